@@ -1,0 +1,53 @@
+"""What a schedule is: a pure function of a count; and how a hyperparameter is kept in a state.
+
+`schedules/` holds the schedules themselves.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import tree
+
+Schedule = Callable[[Tensor | int], Tensor]
+ScalarOrSchedule = float | Schedule
+
+
+def as_count(count: Tensor | int) -> Tensor:
+    """The count as a float64 0-d tensor, on the device it is on."""
+    if isinstance(count, Tensor):
+        return count.to(torch.float64)
+    return torch.tensor(float(count), dtype=torch.float64)
+
+
+def scalar_like(params: tree.Tree, value: float, dtype: torch.dtype = torch.float64) -> Tensor:
+    """A 0-d tensor on the device of the first leaf of `params` (the CPU if there is none)."""
+    leaves = tree.leaves(params)
+    return torch.full((), value, dtype=dtype, device=leaves[0].device if leaves else None)
+
+
+class Hyperparam(NamedTuple):
+    """A hyperparameter in a state: its value now, and the count that drives it if it is scheduled.
+
+    A constant has no count: its value is an ordinary leaf, so that changing it needs no new capture.
+    """
+
+    value: Tensor  # 0-d float64: what the latest update used; before the first, what it will use
+    count: Tensor | None = None  # 0-d int64: updates so far
+
+
+def init_hyperparam(value: ScalarOrSchedule, params: tree.Tree) -> Hyperparam:
+    """Put a number or a schedule into a state, on the device of `params`."""
+    if callable(value):
+        count = scalar_like(params, 0, torch.int64)
+        return Hyperparam(value(count).to(torch.float64), count)
+    return Hyperparam(scalar_like(params, value))
+
+
+def next_hyperparam(value: ScalarOrSchedule, state: Hyperparam) -> Hyperparam:
+    """The state after one update; its `value` is what this update uses (`schedule(count before the update)`)."""
+    if callable(value):
+        return Hyperparam(value(state.count).to(torch.float64), state.count + 1)
+    return state
