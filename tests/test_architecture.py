@@ -1,0 +1,158 @@
+"""The layers, the purity of the lower ones, and the sizes that keep the package readable: docs/architecture.md as tests."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import purestep as ps
+
+# Bottom to top. A module imports from layers below its own and from its own folder.
+LAYERS = (
+    {"errors"},
+    {"core"},
+    {"transforms", "schedules", "hooks", "losses", "metrics"},
+    {"optimizers"},
+    {"training", "models"},
+    {"checkpoint", "data", "distributed", "capture"},
+    {"validation", "reporting", "finetune", "testing"},
+    {"loop"},
+    {"spec"},
+    {"cli"},
+    {"__main__"},
+)
+PURE = set().union(*LAYERS[:5])
+EFFECTS = {
+    *("asyncio", "datetime", "io", "json", "logging", "multiprocessing", "os", "pathlib", "pickle", "random", "secrets", "shutil"),
+    *("signal", "socket", "subprocess", "tempfile", "threading", "time", "urllib"),
+}
+EFFECT_CALLS = {"open", "print", "input", "exec", "eval"}
+NAMES_WITHOUT_AN_IDEA = {"utils", "util", "common", "base", "helpers", "misc"}
+MOST_LINES_OF_A_FILE, MOST_LINES_OF_A_FUNCTION = 400, 60
+
+HELP = """
+import runpy, sys
+sys.argv = ["purestep", "--help"]
+try:
+    runpy.run_module("purestep", run_name="__main__")
+except SystemExit as stop:
+    assert not stop.code
+"""
+
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent / "purestep"
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+FACADE = ROOT / "__init__.py"
+MODULES = sorted(path for path in ROOT.rglob("*.py") if path != FACADE)
+FILES = [FACADE, *MODULES, *sorted(TESTS.rglob("*.py"))]
+
+
+def layer_of(path: Path) -> str:
+    return path.relative_to(ROOT).with_suffix("").parts[0]
+
+
+PURE_MODULES = [path for path in MODULES if layer_of(path) in PURE]
+
+
+def short(path: Path) -> str:
+    return str(path.relative_to(TESTS.parent))
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported_names(path: Path) -> set[str]:
+    """Absolute dotted names of everything a file of the package imports, inside functions too."""
+    package = (ROOT.name, *path.relative_to(ROOT).parent.parts)
+    names = set()
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            stem = ".".join((*base, *filter(None, [node.module])))
+            names |= {f"{stem}.{alias.name}" for alias in node.names}
+    return names
+
+
+def points_down(here: str, name: str) -> bool:
+    root, _, inner = name.partition(".")
+    if root != "purestep":
+        return True
+    there = inner.partition(".")[0]
+    # the version is the one thing that only the facade knows
+    return there == here or LEVEL.get(there, len(LAYERS)) < LEVEL[here] or (there == "__version__" and here not in PURE)
+
+
+def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    first = function.body[0]
+    docstring = first.end_lineno - first.lineno + 1 if ast.get_docstring(function, clean=False) is not None else 0
+    return function.end_lineno - function.lineno + 1 - docstring
+
+
+def loaded_modules(code: str) -> set[str]:
+    """Top-level modules that a fresh interpreter holds after running `code`."""
+    report = "import sys; print(*sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", f"{code}\n{report}"], capture_output=True, text=True, cwd=TESTS.parent, check=True)
+    return set(done.stderr.split())
+
+
+@pytest.mark.parametrize("path", MODULES, ids=short)
+def test_every_module_has_a_layer(path):
+    assert layer_of(path) in LEVEL, f"{short(path)} is in no layer of docs/architecture.md"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=short)
+def test_imports_point_down(path):
+    here = layer_of(path)
+    assert [name for name in sorted(imported_names(path)) if not points_down(here, name)] == []
+
+
+@pytest.mark.parametrize("path", PURE_MODULES, ids=short)
+def test_pure_layers_import_no_module_that_has_effects(path):
+    assert [name for name in sorted(imported_names(path)) if name.partition(".")[0] in EFFECTS] == []
+
+
+@pytest.mark.parametrize("path", PURE_MODULES, ids=short)
+def test_pure_layers_call_nothing_that_has_effects_or_reads_a_tensor_on_the_host(path):
+    calls = [node for node in ast.walk(parse(path)) if isinstance(node, ast.Call)]
+    effects = [f"line {call.lineno}: {call.func.id}" for call in calls if isinstance(call.func, ast.Name) and call.func.id in EFFECT_CALLS]
+    reads = [f"line {call.lineno}: .item()" for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "item"]
+    assert effects + reads == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=short)
+def test_no_module_is_named_after_nothing_in_particular(path):
+    assert NAMES_WITHOUT_AN_IDEA.isdisjoint(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def test_no_module_bears_the_name_of_a_public_function():
+    functions = {name for name in ps.__all__ if callable(getattr(ps, name))}
+    assert [short(path) for path in MODULES if path.stem in functions] == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=short)
+def test_no_file_is_longer_than_one_can_hold(path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= MOST_LINES_OF_A_FILE
+
+
+@pytest.mark.parametrize("path", FILES, ids=short)
+def test_no_function_is_longer_than_a_screen(path):
+    functions = [node for node in ast.walk(parse(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    assert [f"{f.name}: {body_lines(f)} lines" for f in functions if body_lines(f) > MOST_LINES_OF_A_FUNCTION] == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=short)
+def test_every_module_says_what_lives_in_it(path):
+    assert ast.get_docstring(parse(path)) or path.is_relative_to(TESTS)
+
+
+def test_importing_the_package_does_not_load_torch():
+    assert loaded_modules("import purestep").isdisjoint({"torch", "numpy", "pydantic", "zarr"})
+
+
+def test_help_on_the_command_line_loads_neither_torch_nor_pydantic():
+    assert loaded_modules(HELP).isdisjoint({"torch", "numpy", "pydantic", "zarr"})
