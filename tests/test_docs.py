@@ -1,0 +1,50 @@
+"""The documents speak the truth: their Python runs, their paths exist. Doctests of the package run beside it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+
+
+def short(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def padded_snippets(path: Path) -> list[str]:
+    """The Python blocks of a document, each shifted to its own line, so that a traceback points into the document."""
+    text = path.read_text(encoding="utf-8")
+    return ["\n" * text.count("\n", 0, block.start(1)) + block.group(1) for block in FENCE.finditer(text)]
+
+
+@pytest.mark.parametrize("path", [path for path in DOCUMENTS if padded_snippets(path)], ids=short)
+@pytest.mark.usefixtures("untouched_globals")
+def test_the_python_of_a_document_runs_from_top_to_bottom(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "snippet"}
+    for source in padded_snippets(path):
+        exec(compile(source, str(path), "exec"), names)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=short)
+def test_the_links_of_a_document_lead_to_files(path):
+    assert [link for link in LINK.findall(path.read_text(encoding="utf-8")) if not (path.parent / link).exists()] == []
+
+
+def test_the_readme_fits_on_one_page():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+def test_readme_and_contributing_give_the_commands_that_ci_runs():
+    run = (ROOT / ".ci/run").read_text(encoding="utf-8")
+    readme, contributing = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CONTRIBUTING.md"))
+    assert "pip install torch==2.13.0 -e '.[test]' && pytest" in readme
+    assert re.search(r"^pip install .*torch==2\.13\.0 -e '\.\[test\]'$", run, re.MULTILINE) and re.search(r"^pytest$", run, re.MULTILINE)
+    assert all(
+        re.search(rf"^{command}$", run, re.MULTILINE) and command in contributing
+        for command in ("ruff check .", "ruff format --check .", "mypy")
+    )
