@@ -1,0 +1,18 @@
+"""The schedule that stays where it is."""
+
+import torch
+from torch import Tensor
+
+from ..core.schedule import Schedule, as_count
+
+
+def constant(value: float) -> Schedule:
+    """Keep `value` at every count.
+
+    An optimizer given the number itself keeps it as a state leaf, which can be changed; a constant schedule is for `join`.
+    """
+
+    def schedule(count: Tensor | int) -> Tensor:
+        return torch.zeros_like(as_count(count)) + value
+
+    return schedule

@@ -1,0 +1,101 @@
+"""Schedules that repeat: warm restarts and triangles."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ..core.schedule import Schedule, as_count
+from .joining import join
+from .warmup import warmup_cosine_decay
+
+
+def sgdr(cosine_kwargs: Sequence[Mapping[str, float]]) -> Schedule:
+    """Follow one warm-up and cosine fall after another.
+
+    Args:
+        cosine_kwargs: Arguments of `warmup_cosine_decay` for each cycle; `decay_steps` is its length.
+
+    Reference:
+        Loshchilov and Hutter, "SGDR: Stochastic gradient descent with warm restarts", 2017. arXiv:1608.03983. As optax's
+        `sgdr_schedule`.
+    """
+    cycles = list(cosine_kwargs)
+    ends = [sum(cycle["decay_steps"] for cycle in cycles[: i + 1]) for i in range(len(cycles))]
+    return join([warmup_cosine_decay(**cycle) for cycle in cycles], ends[:-1])
+
+
+def cosine_restarts(init_value: float, first_cycle_steps: float, cycle_factor: float = 1.0, end_value: float = 0.0) -> Schedule:
+    """Fall along half a cosine from `init_value` to `end_value`, and start again, for ever.
+
+    Args:
+        first_cycle_steps: Length of the first cycle.
+        cycle_factor: Length of each cycle relative to the one before; at least 1.
+
+    Raises:
+        ValueError: If `first_cycle_steps` is not positive or `cycle_factor` is below 1.
+
+    Reference:
+        SGDR, as in `sgdr`, eq. 5. torch's `CosineAnnealingWarmRestarts(T_0, T_mult, eta_min)`.
+    """
+    if not (first_cycle_steps > 0 and cycle_factor >= 1):
+        raise ValueError(f"cosine_restarts: need first_cycle_steps > 0 and cycle_factor >= 1, got {first_cycle_steps} and {cycle_factor}")
+
+    def schedule(count: Tensor | int) -> Tensor:
+        periods = as_count(count) / first_cycle_steps
+        if cycle_factor == 1:
+            fraction = periods - torch.floor(periods)
+        else:
+            # cycle n starts at (factor^n - 1) / (factor - 1) periods; the nudge keeps that count from falling into the cycle before
+            growth = math.log(cycle_factor)
+            cycle = torch.floor(torch.log1p(periods * (cycle_factor - 1)) / growth + 1e-9)
+            length = torch.exp(cycle * growth)
+            fraction = ((periods - (length - 1) / (cycle_factor - 1)) / length).clamp(0, 1)
+        return end_value + (init_value - end_value) * 0.5 * (1 + torch.cos(math.pi * fraction))
+
+    return schedule
+
+
+def cyclic(
+    init_value: float,
+    peak_value: float,
+    rise_steps: float,
+    fall_steps: float | None = None,
+    mode: str = "triangular",
+    gamma: float = 1.0,
+) -> Schedule:
+    """Rise and fall on straight lines, for ever.
+
+    Args:
+        rise_steps: Length of each rise.
+        fall_steps: Length of each fall; as the rise by default.
+        mode: Of the height: `"triangular"` keeps it, `"triangular2"` halves it with each cycle, `"exp_range"` multiplies it by
+            `gamma^count`.
+
+    Raises:
+        ValueError: If a length is not positive, `gamma` not positive, or the mode unknown.
+
+    Reference:
+        Smith, "Cyclical learning rates for training neural networks", 2017, section 3. arXiv:1506.01186. torch's `CyclicLR` without
+        momentum.
+    """
+    down = rise_steps if fall_steps is None else fall_steps
+    if not (rise_steps > 0 and down > 0 and gamma > 0):
+        raise ValueError(f"cyclic: lengths and gamma must be positive, got {rise_steps}, {down} and {gamma}")
+    if mode not in ("triangular", "triangular2", "exp_range"):
+        raise ValueError(f"cyclic: unknown mode {mode!r} (known: triangular, triangular2, exp_range)")
+    period = rise_steps + down
+
+    def schedule(count: Tensor | int) -> Tensor:
+        count = as_count(count)
+        cycle = torch.floor(count / period)
+        here = count - cycle * period
+        height = torch.where(here < rise_steps, here / rise_steps, (period - here) / down)
+        if mode == "triangular2":
+            height = height * torch.exp2(-cycle)
+        elif mode == "exp_range":
+            height = height * torch.exp(count * math.log(gamma))
+        return init_value + (peak_value - init_value) * height
+
+    return schedule

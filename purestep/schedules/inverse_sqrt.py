@@ -1,0 +1,31 @@
+"""The schedule of the first Transformer: a linear rise, then a fall with the inverse square root of the count."""
+
+from torch import Tensor
+
+from ..core.schedule import Schedule, as_count
+from .joining import join
+from .polynomial import linear
+
+
+def inverse_sqrt(peak_value: float, warmup_steps: float, init_value: float = 0.0, timescale: float | None = None) -> Schedule:
+    """Rise to `peak_value` over `warmup_steps`, then fall as `peak * sqrt(timescale / (timescale + count - warmup_steps))`.
+
+    With the default timescale this is `peak * sqrt(warmup_steps / count)` after the warm-up. It has no end.
+
+    Args:
+        timescale: Counts after the warm-up at which the value has fallen to `peak / sqrt(2)`; `warmup_steps` (at least 1) by default.
+
+    Raises:
+        ValueError: If `warmup_steps` is negative or `timescale` is not positive.
+
+    Reference:
+        Vaswani et al., "Attention is all you need", 2017, eq. 3. arXiv:1706.03762
+    """
+    scale = max(warmup_steps, 1) if timescale is None else timescale
+    if not (scale > 0 and warmup_steps >= 0):
+        raise ValueError(f"inverse_sqrt: warmup_steps must not be negative and timescale positive, got {warmup_steps} and {timescale}")
+
+    def fall(count: Tensor | int) -> Tensor:
+        return peak_value * (1 + as_count(count) / scale).rsqrt()
+
+    return join([linear(init_value, peak_value, warmup_steps), fall], [warmup_steps])

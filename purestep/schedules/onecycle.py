@@ -1,0 +1,91 @@
+"""One rise and one fall over the whole run: optax's two forms, and torch's."""
+
+from ..core.schedule import Schedule
+from .piecewise import through
+
+
+def _check(name: str, steps: float, fractions: tuple[float, ...]) -> None:
+    if not steps > 0:
+        raise ValueError(f"{name}: the number of steps must be positive, got {steps}")
+    if not all(0 <= a <= b <= 1 for a, b in zip(fractions, (*fractions[1:], 1.0), strict=True)):
+        raise ValueError(f"{name}: fractions of the run must lie in [0, 1] in order, got {fractions}")
+
+
+def linear_onecycle(
+    transition_steps: int,
+    peak_value: float,
+    pct_start: float = 0.3,
+    pct_final: float = 0.85,
+    div_factor: float = 25.0,
+    final_div_factor: float = 1e4,
+) -> Schedule:
+    """Rise from `peak/div_factor` to the peak, fall back, then fall to `peak/(div_factor*final_div_factor)`, on straight lines.
+
+    Args:
+        transition_steps: Of the whole cycle.
+        pct_start: Fraction of the steps at which the peak is reached.
+        pct_final: Fraction of the steps at which the last fall begins.
+
+    Raises:
+        ValueError: If `transition_steps` is not positive or the fractions are out of order.
+
+    Reference:
+        Smith and Topin, "Super-convergence", 2018. arXiv:1708.07120. As optax's `linear_onecycle_schedule`, except that turning
+        points which fall on one count are kept apart (there the second replaces the first, and one step never sees its start).
+    """
+    _check("linear_onecycle", transition_steps, (pct_start, pct_final))
+    low, rise, fall = peak_value / div_factor, int(pct_start * transition_steps), int(pct_final * transition_steps)
+    return through([(0, low), (rise, peak_value), (fall, low), (transition_steps, low / final_div_factor)], "linear")
+
+
+def cosine_onecycle(
+    transition_steps: int, peak_value: float, pct_start: float = 0.3, div_factor: float = 25.0, final_div_factor: float = 1e4
+) -> Schedule:
+    """Rise from `peak/div_factor` to the peak, then fall to `peak/(div_factor*final_div_factor)`, along half cosines.
+
+    Args:
+        transition_steps: Of the whole cycle.
+        pct_start: Fraction of the steps at which the peak is reached.
+
+    Raises:
+        ValueError: If `transition_steps` is not positive or `pct_start` not in [0, 1].
+
+    Reference:
+        As `linear_onecycle`; optax `cosine_onecycle_schedule`.
+    """
+    _check("cosine_onecycle", transition_steps, (pct_start,))
+    low, rise = peak_value / div_factor, int(pct_start * transition_steps)
+    return through([(0, low), (rise, peak_value), (transition_steps, low / final_div_factor)], "cosine")
+
+
+def onecycle(
+    total_steps: int,
+    max_value: float,
+    pct_start: float = 0.3,
+    interpolate_type: str = "cosine",
+    div_factor: float = 25.0,
+    final_div_factor: float = 1e4,
+    three_phase: bool = False,
+) -> Schedule:
+    """Rise and fall as torch's `OneCycleLR` does.
+
+    Its turning points are fractions, one count earlier than optax's, so that the last of `total_steps` counts has the last value.
+
+    Args:
+        total_steps: Of the whole cycle; at least 2, so that it has a beginning and an end.
+        max_value: The peak.
+        interpolate_type: `"cosine"` or `"linear"`.
+        three_phase: Fall back to the initial value in as long as it rose, then further; else fall in one.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    Reference:
+        `torch.optim.lr_scheduler.OneCycleLR`.
+    """
+    _check("onecycle", total_steps, (pct_start,))
+    low, rise, last = max_value / div_factor, max(pct_start * total_steps - 1, 0.0), max(total_steps - 1, 1)
+    points = [(0.0, low), (rise, max_value)]
+    if three_phase:
+        points.append((min(2 * pct_start * total_steps - 2, last), low))
+    return through([*points, (last, low / final_div_factor)], interpolate_type)

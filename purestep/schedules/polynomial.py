@@ -1,0 +1,43 @@
+"""Schedules that go from one value to another along a power of the remaining fraction; linear ones among them."""
+
+from torch import Tensor
+
+from ..core.schedule import Schedule, as_count
+from .constant import constant
+
+
+def polynomial(init_value: float, end_value: float, power: float, transition_steps: float, transition_begin: float = 0) -> Schedule:
+    """Go from `init_value` to `end_value` as a power of the fraction that remains.
+
+    `end + (init - end) * (1 - t)^power` with `t = clip((count - transition_begin) / transition_steps, 0, 1)`.
+
+    Args:
+        power: Positive; 1 is a straight line, 2 brakes towards the end.
+        transition_steps: Length of the transition, in counts. Not positive: `init_value` for ever, as in optax.
+        transition_begin: Count at which it starts; negative is 0.
+
+    Reference:
+        optax `polynomial_schedule`. torch's `PolynomialLR` is this with `end_value=0`.
+    """
+    if not transition_steps > 0:
+        return constant(init_value)
+    begin = max(transition_begin, 0)
+
+    def schedule(count: Tensor | int) -> Tensor:
+        remaining = 1 - (as_count(count) - begin).clamp(0, transition_steps) / transition_steps
+        return (init_value - end_value) * remaining**power + end_value
+
+    return schedule
+
+
+def linear(init_value: float, end_value: float, transition_steps: float, transition_begin: float = 0) -> Schedule:
+    """Go from `init_value` to `end_value` on a straight line.
+
+    Args:
+        transition_steps: Length of the transition, in counts. Not positive: `init_value` for ever, as in optax.
+        transition_begin: Count at which it starts; negative is 0.
+
+    Reference:
+        optax `linear_schedule`. torch's `LinearLR(start_factor, end_factor, total_iters)` times the rate is this.
+    """
+    return polynomial(init_value, end_value, 1, transition_steps, transition_begin)

@@ -1,0 +1,58 @@
+"""Schedules written in epochs, samples or tokens, read by a count of optimizer steps."""
+
+import torch
+from torch import Tensor
+
+from ..core.schedule import Schedule, as_count
+
+
+def _rescaled(name: str, schedule: Schedule, units_per_step: float) -> Schedule:
+    if not units_per_step > 0:
+        raise ValueError(f"{name}: a step must be worth a positive number of units, got {units_per_step}")
+    return lambda count: schedule(as_count(count) * units_per_step)
+
+
+def in_epochs(schedule: Schedule, steps_per_epoch: float, staircase: bool = False) -> Schedule:
+    """Read a schedule written in epochs at `count / steps_per_epoch`.
+
+    Args:
+        schedule: For example `cosine_decay(1e-3, decay_steps=90)`: 90 epochs.
+        steps_per_epoch: Optimizer steps in one pass over the data.
+        staircase: Change only between epochs, as torch's schedulers do when stepped once per epoch.
+
+    Raises:
+        ValueError: If `steps_per_epoch` is not positive.
+    """
+    if not steps_per_epoch > 0:
+        raise ValueError(f"in_epochs: steps_per_epoch must be positive, got {steps_per_epoch}")
+
+    def read(count: Tensor | int) -> Tensor:
+        # divided, not multiplied by the inverse: whole epochs must come out whole
+        epochs = as_count(count) / steps_per_epoch
+        return schedule(torch.floor(epochs) if staircase else epochs)
+
+    return read
+
+
+def in_samples(schedule: Schedule, batch_size: float) -> Schedule:
+    """Read a schedule written in samples at `count * batch_size`.
+
+    Args:
+        batch_size: Samples per optimizer step, over all micro-batches and ranks.
+
+    Raises:
+        ValueError: If `batch_size` is not positive.
+    """
+    return _rescaled("in_samples", schedule, batch_size)
+
+
+def in_tokens(schedule: Schedule, tokens_per_step: float) -> Schedule:
+    """Read a schedule written in tokens at `count * tokens_per_step`.
+
+    Args:
+        tokens_per_step: Tokens per optimizer step, over all micro-batches and ranks.
+
+    Raises:
+        ValueError: If `tokens_per_step` is not positive.
+    """
+    return _rescaled("in_tokens", schedule, tokens_per_step)

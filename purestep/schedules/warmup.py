@@ -1,0 +1,144 @@
+"""Schedules that begin with a linear rise from `init_value` to `peak_value`."""
+
+import torch
+from torch import Tensor
+
+from ..core.schedule import Schedule, as_count
+from .constant import constant
+from .cosine import cosine_decay
+from .exponential import exponential_decay
+from .joining import join
+from .polynomial import linear, polynomial
+
+
+def _rise(init_value: float, peak_value: float, warmup_steps: float, then: Schedule) -> Schedule:
+    return join([linear(init_value, peak_value, warmup_steps), then], [warmup_steps])
+
+
+def _steps_after_warmup(name: str, warmup_steps: float, decay_steps: float) -> float:
+    if not decay_steps >= warmup_steps >= 0:
+        raise ValueError(
+            f"{name}: decay_steps counts from 0 and includes the warm-up, so it must be at least warmup_steps = {warmup_steps}, "
+            f"got {decay_steps}"
+        )
+    return decay_steps - warmup_steps
+
+
+def warmup_constant(init_value: float, peak_value: float, warmup_steps: float) -> Schedule:
+    """Rise to `peak_value` and stay.
+
+    Reference:
+        optax `warmup_constant_schedule`, except that without warm-up steps this is `peak_value` (there: `init_value` for ever).
+    """
+    return _rise(init_value, peak_value, max(warmup_steps, 0), constant(peak_value))
+
+
+def warmup_cosine_decay(
+    init_value: float, peak_value: float, warmup_steps: float, decay_steps: float, end_value: float = 0.0, exponent: float = 1.0
+) -> Schedule:
+    """Rise to `peak_value`, then fall to `end_value` along half a cosine.
+
+    Args:
+        decay_steps: Count at which the end is reached: it counts from 0 and includes the warm-up.
+        exponent: Of the cosine, see `cosine_decay`.
+
+    Raises:
+        ValueError: If `decay_steps < warmup_steps`.
+
+    Reference:
+        optax `warmup_cosine_decay_schedule`, which refuses `decay_steps == warmup_steps`; here the warm-up is then followed by
+        `end_value`.
+    """
+    falling = _steps_after_warmup("warmup_cosine_decay", warmup_steps, decay_steps)
+    if falling == 0:
+        return _rise(init_value, peak_value, warmup_steps, constant(end_value))
+    alpha = end_value / peak_value if peak_value else 0.0
+    return _rise(init_value, peak_value, warmup_steps, cosine_decay(peak_value, falling, alpha, exponent))
+
+
+def warmup_exponential_decay(
+    init_value: float,
+    peak_value: float,
+    warmup_steps: float,
+    transition_steps: float,
+    decay_rate: float,
+    transition_begin: float = 0,
+    staircase: bool = False,
+    end_value: float | None = None,
+) -> Schedule:
+    """Rise to `peak_value`, then decay by a constant factor per period; see `exponential_decay`, whose count starts after the warm-up.
+
+    Reference:
+        optax `warmup_exponential_decay_schedule`.
+    """
+    decay = exponential_decay(peak_value, transition_steps, decay_rate, transition_begin, staircase, end_value)
+    return _rise(init_value, peak_value, warmup_steps, decay)
+
+
+def warmup_polynomial_decay(
+    init_value: float, peak_value: float, warmup_steps: float, decay_steps: float, end_value: float = 0.0, power: float = 1.0
+) -> Schedule:
+    """Rise to `peak_value`, then fall to `end_value` as a power of the remaining fraction.
+
+    Args:
+        decay_steps: Count at which the end is reached: it counts from 0 and includes the warm-up.
+        power: 1 falls on a straight line.
+
+    Raises:
+        ValueError: If `decay_steps < warmup_steps`.
+    """
+    falling = _steps_after_warmup("warmup_polynomial_decay", warmup_steps, decay_steps)
+    then = polynomial(peak_value, end_value, power, falling) if falling else constant(end_value)
+    return _rise(init_value, peak_value, warmup_steps, then)
+
+
+def warmup_stable_decay(
+    init_value: float,
+    peak_value: float,
+    warmup_steps: float,
+    stable_steps: float,
+    decay_steps: float,
+    end_value: float = 0.0,
+    shape: str = "linear",
+) -> Schedule:
+    """Rise to `peak_value`, hold it, then fall to `end_value`: a trapezoid.
+
+    Args:
+        stable_steps: Length of the plateau.
+        decay_steps: Length of the fall alone (unlike `warmup_cosine_decay`, where it includes what comes before).
+        shape: Of the fall: `"linear"`, `"cosine"`, `"sqrt"` (`1 - sqrt(t)`) or `"exponential"` (needs `end_value > 0`).
+
+    Raises:
+        ValueError: If a length is negative, or the shape is unknown or does not fit the end value.
+
+    Reference:
+        Hu et al., "MiniCPM", 2024, eq. 1. arXiv:2404.06395. Hagele et al., "Scaling laws and compute-optimal training beyond fixed
+        training durations", 2024, eq. 1 and 2 (linear and 1-sqrt). arXiv:2405.18392
+    """
+    if min(warmup_steps, stable_steps, decay_steps) < 0:
+        raise ValueError(f"warmup_stable_decay: lengths must not be negative, got {(warmup_steps, stable_steps, decay_steps)}")
+    falling = _fall(peak_value, end_value, decay_steps, shape)
+    parts = [linear(init_value, peak_value, warmup_steps), constant(peak_value), falling]
+    return join(parts, [warmup_steps, warmup_steps + stable_steps])
+
+
+def _fall(peak_value: float, end_value: float, decay_steps: float, shape: str) -> Schedule:
+    known = ("linear", "cosine", "sqrt", "exponential")
+    if shape not in known:
+        raise ValueError(f"warmup_stable_decay: unknown shape {shape!r} (known: {', '.join(known)})")
+    if shape == "exponential" and not (end_value > 0 and peak_value > 0):
+        raise ValueError(f"warmup_stable_decay: an exponential fall needs positive values, got {peak_value} to {end_value}")
+    if decay_steps == 0:
+        return constant(end_value)
+    if shape == "linear":
+        return linear(peak_value, end_value, decay_steps)
+    if shape == "exponential":
+        fall = exponential_decay(peak_value, decay_steps, end_value / peak_value)
+    elif shape == "cosine":
+        fall = cosine_decay(peak_value, decay_steps, end_value / peak_value if peak_value else 0.0)
+    else:
+
+        def fall(count: Tensor | int) -> Tensor:
+            return peak_value + (end_value - peak_value) * torch.sqrt(as_count(count).clamp(max=decay_steps) / decay_steps)
+
+    return join([fall, constant(end_value)], [decay_steps])
