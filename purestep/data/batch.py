@@ -1,0 +1,102 @@
+"""The batch of atoms: many structures in one concatenated layout, as a frozen tree of tensors.
+
+Atoms of all structures ("graphs") follow each other; `batch` names the graph of each atom, `ptr` where each graph begins. Padding is
+marked by masks and belongs to a graph of its own. Units are eV, Angstrom, eV/Angstrom, eV/Angstrom^3 (tension positive). How batches
+are made is in `collate.py`.
+"""
+
+import dataclasses
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from ..core import tree
+
+
+@tree.node
+class AtomicBatch:
+    """`B` structures with `N` atoms and `E` directed edges in all; what is absent is None.
+
+    Args:
+        positions: Cartesian coordinates, `(N, 3)`, Angstrom.
+        numbers: Atomic numbers, `(N,)`, int64; 0 for padding.
+        batch: Graph of each atom, `(N,)`, int64, ascending.
+        ptr: First atom of each graph and the end, `(B + 1,)`, int64.
+        atom_mask: True for real atoms, `(N,)`.
+        graph_mask: True for real graphs, `(B,)`.
+        edge_index: Sender and receiver of each edge, `(2, E)`, int64. The edge's vector points from the receiver to the sender:
+            `positions[sender] - positions[receiver] + edge_shift @ cell`.
+        edge_shift: Cell vectors to add, `(E, 3)`, integers in the dtype of the positions.
+        edge_mask: True for real edges, `(E,)`.
+        cell: Cell vectors as rows, `(B, 3, 3)`, Angstrom.
+        pbc: Periodic directions, `(B, 3)`, bool.
+        energy: `(B, 1)`, eV; NaN where unknown.
+        forces: `(N, 3)`, eV/Angstrom; NaN where unknown.
+        stress: `(B, 3, 3)`, eV/Angstrom^3, tension positive; NaN where unknown.
+    """
+
+    positions: Tensor
+    numbers: Tensor
+    batch: Tensor
+    ptr: Tensor
+    atom_mask: Tensor | None = None
+    graph_mask: Tensor | None = None
+    edge_index: Tensor | None = None
+    edge_shift: Tensor | None = None
+    edge_mask: Tensor | None = None
+    cell: Tensor | None = None
+    pbc: Tensor | None = None
+    energy: Tensor | None = None
+    forces: Tensor | None = None
+    stress: Tensor | None = None
+
+    @property
+    def num_graphs(self) -> int:
+        """Graphs, padding included."""
+        return self.ptr.shape[-1] - 1
+
+    @property
+    def num_nodes_per_graph(self) -> Tensor:
+        """Real atoms of each graph, `(B,)`, int64; 0 for padding."""
+        counts = self.ptr[1:] - self.ptr[:-1]
+        return counts if self.graph_mask is None else counts * self.graph_mask
+
+    def __getitem__(self, key: str) -> Tensor:
+        """The field named `key`.
+
+        Raises:
+            KeyError: If there is no such field, or the batch does not carry it.
+        """
+        value = getattr(self, key, None) if key in _FIELDS else None
+        if value is None:
+            raise KeyError(f"this batch has no {key!r}; it carries {', '.join(self.keys())}")
+        return value
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.keys()
+
+    def keys(self) -> list[str]:
+        """Names of the fields that are present."""
+        return [name for name in _FIELDS if getattr(self, name) is not None]
+
+    def to(self, device: torch.device | str | None) -> Self:
+        """The same batch on another device."""
+        return tree.to_device(self, device)
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={_text(getattr(self, name))}" for name in self.keys())
+        return f"AtomicBatch({fields})"
+
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(AtomicBatch))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return repr(value)
+    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"

@@ -1,0 +1,100 @@
+"""The order of samples: a shuffle that can be entered anywhere, as a pure function of (seed, epoch, position).
+
+No list of indices is kept. Which samples form batch `index` on rank `rank` follows from numbers alone, so resuming reads nothing
+twice, and runs on other numbers of ranks see the same samples.
+"""
+
+import functools
+import math
+from typing import Literal
+
+import numpy as np
+
+Last = Literal["pad", "drop", "keep"]
+
+_ROUNDS = 8
+_MASK = (1 << 64) - 1
+
+
+def index_at(seed: int, epoch: int, position: np.ndarray | int, size: int) -> np.ndarray:
+    """Shuffle: the sample at `position` of an epoch; a bijection of `0 .. size - 1`.
+
+    A keyed Feistel network over `Z_a x Z_b` with `a b >= size > a b - a`; positions that land outside walk on until they land
+    inside. Costs O(1) memory and time for each position.
+
+    Args:
+        position: Positions in the epoch, each in `[0, size)`.
+
+    Returns:
+        Sample indices, int64, of the shape of `position`.
+
+    Reference:
+        Black and Rogaway, "Ciphers with arbitrary finite domains", 2002, section 4 (cycle walking) and 5 (generalized Feistel).
+    """
+    position = np.asarray(position, dtype=np.int64)
+    if position.size and not (0 <= position.min() and position.max() < size):
+        raise ValueError(f"positions must lie in [0, {size}), got {position.min()} .. {position.max()}")
+    keys = _round_keys(seed, epoch)
+    index = _encrypt(position.astype(np.uint64).reshape(-1), keys, size)
+    while (outside := index >= size).any():
+        index[outside] = _encrypt(index[outside], keys, size)
+    return index.astype(np.int64).reshape(position.shape)
+
+
+def permutation(seed: int, epoch: int, size: int) -> np.ndarray:
+    """The whole order of one epoch, `(size,)`, int64.
+
+    Example:
+        >>> sorted(permutation(seed=0, epoch=3, size=5).tolist())
+        [0, 1, 2, 3, 4]
+    """
+    return index_at(seed, epoch, np.arange(size), size)
+
+
+def num_batches(size: int, batch_size: int, world: int = 1, last: Last = "pad") -> int:
+    """Batches of one epoch, the same number on every rank."""
+    per_step = batch_size * world
+    return size // per_step if last == "drop" else -(-size // per_step)
+
+
+def batch_indices(
+    seed: int, epoch: int, index: int, batch_size: int, size: int, *, rank: int = 0, world: int = 1, shuffle: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
+    """Samples of one batch on one rank, and which of them count.
+
+    Batch `index` of all ranks together covers positions `[index, index + 1) * batch_size * world`; rank `r` holds the `r`-th part.
+    Positions after the end of the epoch are filled with samples from its beginning, whose weight is 0.
+
+    Returns:
+        Sample indices `(batch_size,)`, int64, and a mask of the same shape: False where the sample only fills up.
+    """
+    start = (index * world + rank) * batch_size
+    position = np.arange(start, start + batch_size)
+    real = position < size
+    position = position % size
+    return (index_at(seed, epoch, position, size) if shuffle else position), real
+
+
+def _encrypt(value: np.ndarray, keys: tuple[int, ...], size: int) -> np.ndarray:
+    a = np.uint64(math.isqrt(size - 1) + 1 if size > 1 else 1)
+    b = np.uint64(-(-size // int(a)))
+    left, right = value % a, value // a
+    for key in keys:
+        left, right, a, b = right, (left + _mix(right, key) % a) % a, b, a
+    return left + right * a
+
+
+def _mix(value: np.ndarray, key: int) -> np.ndarray:
+    """Hash of 64-bit integers under a key: the finaliser of splitmix64 (Steele et al. 2014, figure 16)."""
+    x = value * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@functools.lru_cache(maxsize=16)
+def _round_keys(seed: int, epoch: int) -> tuple[int, ...]:
+    """One key per round; seed and epoch are absorbed one after the other, so that (0, 1) and (1, 0) share nothing."""
+    state = _mix(np.array([seed & _MASK], dtype=np.uint64), 0x2545F4914F6CDD1D)
+    state = _mix(state, epoch & _MASK)
+    return tuple(int(_mix(state, number + 1)[0]) for number in range(_ROUNDS))
