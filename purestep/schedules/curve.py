@@ -32,7 +32,7 @@ def plot(schedule: Schedule, num_steps: int, width: int = 64, height: int = 10) 
     labels = [f"{max(values):.3g}", *[""] * (height - 2), f"{min(values):.3g}"] if height > 1 else [f"{max(values):.3g}"]
     margin = max(map(len, labels))
     last = str(num_steps - 1)
-    axis = f"{'':{margin}}  0{last:>{width - 1}}" if num_steps > 1 else f"{'':{margin}}  0"
+    axis = f"{'':{margin}}  0 {last:>{width - 2}}" if num_steps > 1 else f"{'':{margin}}  0"
     return "\n".join([*(f"{label:>{margin}} |{line}" for label, line in zip(labels, lines, strict=True)), axis])
 
 
