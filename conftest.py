@@ -31,7 +31,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def connect_locally(self, address):
         if self.family in {socket.AF_INET, socket.AF_INET6} and address[0] not in LOCAL_HOSTS:
-            raise RuntimeError(f"tests must not use the network, got a connection to {address[0]}")
+            raise ConnectionRefusedError(f"tests must not use the network, got a connection to {address[0]}")
         return connect(self, address)
 
     monkeypatch.setattr(socket.socket, "connect", connect_locally)
