@@ -2,22 +2,32 @@
 
 from .batch import AtomicBatch
 from .collate import Padding, PreparedFrames, collate, plan_padding, prepare
+from .convert import arrays_from_frames, store_from_npz
 from .loader import Loader, stack
 from .neighbours import neighbour_list
 from .order import batch_indices, index_at, num_batches, permutation
+from .references import fit_reference_energies
+from .store import AtomicStore, Subset, shipped, write_store
 
 __all__ = [
     "AtomicBatch",
+    "AtomicStore",
     "Loader",
     "Padding",
     "PreparedFrames",
+    "Subset",
+    "arrays_from_frames",
     "batch_indices",
     "collate",
+    "fit_reference_energies",
     "index_at",
     "neighbour_list",
     "num_batches",
     "permutation",
     "plan_padding",
     "prepare",
+    "shipped",
     "stack",
+    "store_from_npz",
+    "write_store",
 ]

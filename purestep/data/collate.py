@@ -5,7 +5,7 @@ neighbour list and the working precision once per frame; `collate` joins prepare
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -14,8 +14,21 @@ from ..errors import DataError
 from .batch import AtomicBatch
 from .neighbours import neighbour_list
 from .order import permutation
+from .references import sum_of_references
 
 Frame = Mapping[str, np.ndarray]
+
+
+class Frames(Protocol):
+    """A data set of frames: a store, a part of one, or anything alike."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Frame: ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when the content does."""
 
 
 class Padding(NamedTuple):
@@ -26,21 +39,19 @@ class Padding(NamedTuple):
     edges: int
 
 
-class PreparedFrames(Sequence):
+class PreparedFrames:
     """Frames with neighbour lists, in the precision of training; each is prepared once and kept in memory.
 
     Energies are those above the sum of the atoms' reference energies, subtracted in float64 before any rounding.
 
     Args:
-        dataset: Frames, with a `fingerprint`.
+        dataset: Frames as they are stored, total energies in float64.
         cutoff: Reach of the neighbour list, Angstrom.
         dtype: `numpy.float32` or `numpy.float64`.
         reference_energies: eV by atomic number; None subtracts nothing.
     """
 
-    def __init__(
-        self, dataset: Sequence[Frame], cutoff: float, *, dtype: Any = np.float32, reference_energies: Mapping[int, float] | None = None
-    ):
+    def __init__(self, dataset: Frames, cutoff: float, *, dtype: Any = np.float32, reference_energies: Mapping[int, float] | None = None):
         self.dataset, self.cutoff, self.dtype, self.reference_energies = dataset, cutoff, np.dtype(dtype), reference_energies
         self._kept: list[Frame | None] = [None] * len(dataset)
 
@@ -79,17 +90,9 @@ def prepare(frame: Frame, cutoff: float, *, dtype: Any = np.float32, reference_e
     if "pbc" in frame:
         out["pbc"] = np.asarray(frame["pbc"], dtype=bool)
     if "energy" in frame:
-        energy = np.float64(np.asarray(frame["energy"]).reshape(()))
-        out["energy"] = np.asarray(energy - _reference(out["numbers"], reference_energies)).astype(dtype)
+        reference = 0.0 if reference_energies is None else sum_of_references(out["numbers"], reference_energies)
+        out["energy"] = np.asarray(np.float64(frame["energy"]) - reference).astype(dtype)
     return out
-
-
-def _reference(numbers: np.ndarray, reference_energies: Mapping[int, float] | None) -> float:
-    if reference_energies is None:
-        return 0.0
-    if missing := sorted(set(numbers.tolist()) - set(reference_energies)):
-        raise DataError(f"no reference energy for the elements {missing}; known: {sorted(reference_energies)}")
-    return float(np.sum([reference_energies[number] for number in numbers.tolist()]))
 
 
 def collate(frames: Sequence[Frame], mask: np.ndarray | None = None, *, pad_to: Padding | Sequence[Padding] | None = None) -> AtomicBatch:
@@ -115,8 +118,8 @@ def collate(frames: Sequence[Frame], mask: np.ndarray | None = None, *, pad_to: 
         if needed.graphs < choice.graphs and needed.atoms + 2 <= choice.atoms and needed.edges <= choice.edges:
             return _join(real, np.ones(len(real), dtype=bool), choice, template)
     raise DataError(
-        f"a batch of {needed.graphs} graphs, {needed.atoms} atoms, {needed.edges} edges (and one graph and two atoms of padding) fits none of "
-        f"{[tuple(choice) for choice in choices]}; plan the padding for this batch size and cutoff"
+        f"a batch of {needed.graphs} graphs, {needed.atoms} atoms and {needed.edges} edges, with one graph and two atoms of padding, "
+        f"fits none of {[tuple(choice) for choice in choices]}; plan the padding for this batch size and cutoff"
     )
 
 
@@ -193,7 +196,7 @@ def _padding_edges(first: int, end: int, count: int) -> np.ndarray:
     return np.stack([sender, sender + 1])
 
 
-def plan_padding(dataset: Sequence[Frame], batch_size: int, *, num_sizes: int = 2, num_epochs: int = 32) -> tuple[Padding, ...]:
+def plan_padding(dataset: PreparedFrames, batch_size: int, *, num_sizes: int = 2, num_epochs: int = 32) -> tuple[Padding, ...]:
     """Sizes that hold every batch of `batch_size` frames of a prepared data set, smallest first.
 
     The last size holds the `batch_size` largest frames, so nothing can overflow. The others hold what shuffled epochs really draw:

@@ -32,7 +32,7 @@ def index_at(seed: int, epoch: int, position: np.ndarray | int, size: int) -> np
         Black and Rogaway, "Ciphers with arbitrary finite domains", 2002, section 4 (cycle walking) and 5 (generalized Feistel).
     """
     position = np.asarray(position, dtype=np.int64)
-    if position.size and not (0 <= position.min() and position.max() < size):
+    if position.size and not (position.min() >= 0 and position.max() < size):
         raise ValueError(f"positions must lie in [0, {size}), got {position.min()} .. {position.max()}")
     keys = _round_keys(seed, epoch)
     index = _encrypt(position.astype(np.uint64).reshape(-1), keys, size)

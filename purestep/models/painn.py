@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .atoms import Atoms, cosine_cutoff, distances, edge_vectors, senders_and_receivers, sum_by_index, sum_of_atoms
@@ -59,6 +58,7 @@ class PaiNN(nn.Module):
             _mlp(2 * hidden_size, hidden_size, (3 if layer < num_layers - 1 else 2) * hidden_size) for layer in range(num_layers)
         )
         self.readout = _mlp(hidden_size, hidden_size // 2, 1)
+        self.reference_table: Tensor | None
         self.register_buffer("reference_table", reference_energy_table(reference_energies, max_number))
 
     def forward(self, batch: Atoms) -> dict[str, Tensor]:
@@ -111,7 +111,7 @@ def bessel_basis(lengths: Tensor, size: int, cutoff: float) -> Tensor:
 
 
 def _smooth_norm(vector: Tensor, scale: float = 1e-2) -> Tensor:
-    """Length over the Cartesian axis, `sqrt(|v|^2 + scale^2) - scale`: zero and smooth at zero, where symmetric sites and free atoms are."""
+    """Length over the Cartesian axis, `sqrt(|v|^2 + scale^2) - scale`: smooth at zero, where symmetric sites and free atoms are."""
     return (vector.square().sum(-2) + scale * scale).sqrt() - scale
 
 

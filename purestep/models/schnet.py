@@ -54,6 +54,7 @@ class SchNet(nn.Module):
         self.inputs = nn.ModuleList(nn.Linear(hidden_size, hidden_size, bias=False) for _ in range(num_layers))
         self.outputs = nn.ModuleList(_mlp(hidden_size, hidden_size, hidden_size) for _ in range(num_layers))
         self.readout = _mlp(hidden_size, hidden_size // 2, 1)
+        self.reference_table: Tensor | None
         self.register_buffer("reference_table", reference_energy_table(reference_energies, max_number))
 
     def forward(self, batch: Atoms) -> dict[str, Tensor]:
