@@ -1,0 +1,91 @@
+"""Arithmetic on lists of leaves, one call for the whole list where torch has one.
+
+`torch._foreach_*` saves most of the time of an eager update of many small leaves. Those functions have no rule under `vmap`, and no
+usable derivative, so there each leaf has a call of its own, with the same result; the same while `torch.compile` traces, which
+fuses by itself. Lists may be empty. A 0-d tensor in place of a list stands for a number, and never widens a leaf.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+Leaves = list[Tensor]
+Operand = Sequence[Tensor] | Tensor | float
+
+
+def _foreach_works(*operands: Operand) -> bool:
+    if torch.compiler.is_compiling():
+        return False
+    tensors = [t for operand in operands for t in (operand if isinstance(operand, list) else [operand]) if isinstance(t, Tensor)]
+    return not any(torch._C._functorch.is_batchedtensor(t) or t.requires_grad for t in tensors)
+
+
+def _binary(one: Callable, many: Callable) -> Callable[[Leaves, Operand], Leaves]:
+    def call(xs: Leaves, y: Operand) -> Leaves:
+        if isinstance(y, Tensor):
+            return _with_scalar(one, many, xs, y)
+        if not xs:
+            return []
+        if _foreach_works(xs, y):
+            return list(many(xs, y))
+        return [one(x, item) for x, item in zip(xs, y if isinstance(y, list) else [y] * len(xs), strict=True)]
+
+    return call
+
+
+def _with_scalar(one: Callable, many: Callable, xs: Leaves, y: Tensor) -> Leaves:
+    dtypes = {x.dtype for x in xs}
+    if len(dtypes) == 1 and _foreach_works(xs, y):
+        return list(many(xs, y.to(xs[0].dtype)))
+    scalars = {dtype: y.to(dtype) for dtype in dtypes}
+    return [one(x, scalars[x.dtype]) for x in xs]
+
+
+def _unary(one: Callable, many: Callable) -> Callable[[Leaves], Leaves]:
+    def call(xs: Leaves) -> Leaves:
+        return list(many(xs)) if xs and _foreach_works(xs) else [one(x) for x in xs]
+
+    return call
+
+
+add = _binary(torch.add, torch._foreach_add)
+sub = _binary(torch.sub, torch._foreach_sub)
+mul = _binary(torch.mul, torch._foreach_mul)
+div = _binary(torch.div, torch._foreach_div)
+maximum = _binary(torch.maximum, torch._foreach_maximum)
+sqrt = _unary(torch.sqrt, torch._foreach_sqrt)
+abs = _unary(torch.abs, torch._foreach_abs)
+sign = _unary(torch.sign, torch._foreach_sign)
+
+
+def lerp(xs: Leaves, ys: Leaves, weight: float | Tensor) -> Leaves:
+    """`x + weight (y - x)`."""
+    if isinstance(weight, Tensor):
+        return add(xs, mul(sub(ys, xs), weight))
+    if xs and _foreach_works(xs, ys):
+        return list(torch._foreach_lerp(xs, ys, weight))
+    return [torch.lerp(x, y, weight) for x, y in zip(xs, ys, strict=True)]
+
+
+def addcmul(xs: Leaves, ys: Leaves, zs: Leaves, value: float) -> Leaves:
+    """`x + value y z`."""
+    if xs and _foreach_works(xs, ys, zs):
+        return list(torch._foreach_addcmul(xs, ys, zs, value))
+    return [torch.addcmul(x, y, z, value=value) for x, y, z in zip(xs, ys, zs, strict=True)]
+
+
+def cast(xs: Leaves, dtypes: torch.dtype | Sequence[torch.dtype]) -> Leaves:
+    """Convert each leaf to a dtype, one for all or one each; leaves that have it stay the same object."""
+    each = [dtypes] * len(xs) if isinstance(dtypes, torch.dtype) else dtypes
+    return [x if x.dtype == dtype else x.to(dtype) for x, dtype in zip(xs, each, strict=True)]
+
+
+def largest(xs: Leaves) -> Tensor:
+    """Largest magnitude in each leaf, shape `(len(xs),)`, float64; NaN where a leaf holds one, 0 for an empty leaf."""
+    filled = [x if x.numel() else x.new_zeros(1) for x in xs]
+    if _foreach_works(filled):
+        norms = list(torch._foreach_norm(filled, float("inf")))
+    else:
+        norms = [torch.linalg.vector_norm(x, float("inf")) for x in filled]
+    return torch.stack([norm.double() for norm in norms])

@@ -1,0 +1,64 @@
+"""Running means of updates and of their squares: dtypes, decay and bias correction, as every adaptive transform needs them.
+
+Arithmetic is float32 or wider whatever the dtype of the parameters, so that `b2=0.999` acts as 0.999 on bfloat16 leaves too.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..core import tree
+from ..core.tree import Tree
+from . import leafwise
+from .leafwise import Leaves
+
+
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype that arithmetic on leaves of `dtype` is done in: itself, but at least float32."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def zeros_of_moments(params: Tree, dtype: torch.dtype | None = None) -> Tree:
+    """Zeros of the shapes of `params`, of `dtype` or else float32 and wider."""
+    return tree.map(lambda p: torch.zeros_like(p, dtype=dtype or wide_dtype(p.dtype)), params)
+
+
+def zeros_of_squares(params: Tree) -> Tree:
+    """Zeros for squared magnitudes: real, float32 or wider."""
+    return tree.map(lambda p: torch.zeros_like(p, dtype=wide_dtype(p.dtype).to_real()), params)
+
+
+def widen(updates: Sequence[Tensor]) -> Leaves:
+    """The leaves as float32 or wider."""
+    return [u if u.dtype == wide_dtype(u.dtype) else u.to(wide_dtype(u.dtype)) for u in updates]
+
+
+def decay_mean(mean: Leaves, updates: Leaves, decay: float | Tensor) -> Leaves:
+    """`decay m + (1 - decay) u`, with wide `updates`; a mean stored in a narrower dtype is widened first."""
+    return leafwise.lerp(leafwise.cast(mean, [u.dtype for u in updates]), updates, 1 - decay)
+
+
+def decay_squares(squares: Leaves, updates: Leaves, decay: float | Tensor) -> Leaves:
+    """`decay v + (1 - decay) |u|^2`."""
+    if isinstance(decay, Tensor) or any(u.is_complex() for u in updates):
+        return leafwise.lerp(squares, magnitude_squared(updates), 1 - decay)
+    return leafwise.addcmul(leafwise.mul(squares, decay), updates, updates, 1 - decay)
+
+
+def magnitude_squared(updates: Leaves) -> Leaves:
+    """`|u|^2`, real."""
+    return [(u * u.conj()).real if u.is_complex() else u * u for u in updates]
+
+
+def bias_correction(decay: float | Tensor, count: Tensor) -> Tensor:
+    """`1 - decay^count`, 0-d float64, exact to the last bit for counts of any size.
+
+    Args:
+        decay: In [0, 1).
+        count: Number of values in the mean, at least 1.
+    """
+    if isinstance(decay, Tensor):
+        return -torch.expm1(count.double() * torch.log(decay))
+    return -torch.expm1(count.double() * math.log(decay)) if decay > 0 else torch.ones_like(count, dtype=torch.float64)
