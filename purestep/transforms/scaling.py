@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ..core import tree
-from ..core.schedule import Hyperparam, Schedule, ScalarOrSchedule, init_hyperparam, next_hyperparam
+from ..core.schedule import Hyperparam, ScalarOrSchedule, Schedule, init_hyperparam, next_hyperparam
 from ..core.transform import GradientTransform, stateless
 from ..core.tree import Tree
 from . import leafwise
