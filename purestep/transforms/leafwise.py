@@ -21,12 +21,12 @@ def _foreach_works(*operands: Operand) -> bool:
     return not any(torch._C._functorch.is_batchedtensor(t) or t.requires_grad for t in tensors)
 
 
-def _binary(one: Callable, many: Callable) -> Callable[[Leaves, Operand], Leaves]:
+def _binary(one: Callable, many: Callable, many_by_scalar: Callable | None = None) -> Callable[[Leaves, Operand], Leaves]:
     def call(xs: Leaves, y: Operand) -> Leaves:
-        if isinstance(y, Tensor):
-            return _with_scalar(one, many, xs, y)
         if not xs:
             return []
+        if isinstance(y, Tensor):
+            return _with_scalar(one, many_by_scalar, xs, y)
         if _foreach_works(xs, y):
             return list(many(xs, y))
         return [one(x, item) for x, item in zip(xs, y if isinstance(y, list) else [y] * len(xs), strict=True)]
@@ -34,11 +34,10 @@ def _binary(one: Callable, many: Callable) -> Callable[[Leaves, Operand], Leaves
     return call
 
 
-def _with_scalar(one: Callable, many: Callable, xs: Leaves, y: Tensor) -> Leaves:
-    dtypes = {x.dtype for x in xs}
-    if len(dtypes) == 1 and _foreach_works(xs, y):
-        return list(many(xs, y.to(xs[0].dtype)))
-    scalars = {dtype: y.to(dtype) for dtype in dtypes}
+def _with_scalar(one: Callable, many: Callable | None, xs: Leaves, y: Tensor) -> Leaves:
+    scalars = {dtype: y.to(dtype) for dtype in {x.dtype for x in xs}}
+    if many is not None and len(scalars) == 1 and _foreach_works(xs, y):
+        return list(many(xs, scalars[xs[0].dtype]))
     return [one(x, scalars[x.dtype]) for x in xs]
 
 
@@ -49,10 +48,11 @@ def _unary(one: Callable, many: Callable) -> Callable[[Leaves], Leaves]:
     return call
 
 
-add = _binary(torch.add, torch._foreach_add)
+# The overload for a 0-d tensor is named: left to choose, torch would read the tensor's value on the host.
+add = _binary(torch.add, torch._foreach_add, torch.ops.aten._foreach_add.Tensor)
 sub = _binary(torch.sub, torch._foreach_sub)
-mul = _binary(torch.mul, torch._foreach_mul)
-div = _binary(torch.div, torch._foreach_div)
+mul = _binary(torch.mul, torch._foreach_mul, torch.ops.aten._foreach_mul.Tensor)
+div = _binary(torch.div, torch._foreach_div, torch.ops.aten._foreach_div.Tensor)
 maximum = _binary(torch.maximum, torch._foreach_maximum)
 sqrt = _unary(torch.sqrt, torch._foreach_sqrt)
 abs = _unary(torch.abs, torch._foreach_abs)
