@@ -1,0 +1,12 @@
+"""Checkpoints: a state on disk that survives anything, and comes back bit for bit.
+
+A checkpoint is a directory: the weights as plain safetensors, the rest of the state likewise, a manifest with a checksum of every
+leaf, and COMMIT. Nothing here pickles. `docs/checkpoint-format.md` has the layout and the protocol.
+"""
+
+from .manifest import Manifest
+from .restore import load, load_extra, load_manifest, verify
+from .save import save
+from .store import Checkpoint, list_checkpoints, read_manifest
+
+__all__ = ["Checkpoint", "Manifest", "list_checkpoints", "load", "load_extra", "load_manifest", "read_manifest", "save", "verify"]

@@ -1,0 +1,73 @@
+"""Saving a state into a directory of its own, in one call that returns when it is safe."""
+
+import os
+import stat
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import CheckpointError, CheckpointSaveError
+from . import layout
+from .manifest import Reason
+from .staging import clean, is_kept
+from .store import read_manifest
+from .write import about_state, write_checkpoint
+
+
+def save(
+    path: str | os.PathLike,
+    state: Any,
+    *,
+    label: int | None = None,
+    extra: Mapping[str, Any] | None = None,
+    metrics: Mapping[str, float] | None = None,
+    reason: Reason = "manual",
+) -> str:
+    """Write one checkpoint; when this returns, it survives a power loss.
+
+    A complete checkpoint of ours at `path` is replaced in one atomic step: readers, and a crash at any moment, see the old one or
+    the new one. Anything else that is not an empty directory is refused, as is a checkpoint that holds a KEEP file.
+
+    Args:
+        path: The directory of the checkpoint; missing parents are created.
+        state: Any tree of tensors, bools, ints, floats and strings.
+        label: Number of the checkpoint; default the state's `batch_count`, else 0.
+        extra: Plain JSON to keep beside the state in the same commit, such as the data position; `load_extra` returns it.
+        metrics: Numbers by which a checkpoint can be chosen as the best.
+        reason: Why it was written; those of reason `final` or `manual` are never deleted by retention.
+
+    Returns:
+        The absolute path.
+
+    Raises:
+        CheckpointSaveError: If it could not be written; what was there is untouched.
+    """
+    path = os.path.abspath(os.fspath(path))
+    check_replaceable(path)
+    placed = layout.place(state)
+    about = about_state(state, label, reason=reason, extra=extra, metrics=dict(metrics or {}))
+    if os.path.isdir(os.path.dirname(path)):
+        clean(os.path.dirname(path), os.path.basename(path))
+    write_checkpoint(path, placed, about)
+    return path
+
+
+def check_replaceable(path: str) -> None:
+    """Refuse to write over anything but a complete checkpoint of ours.
+
+    Raises:
+        CheckpointSaveError: If something else is there.
+    """
+    if not os.path.lexists(path):
+        return
+    if not stat.S_ISDIR(os.lstat(path).st_mode):
+        raise CheckpointSaveError(f"{path} exists and is not a directory; save to a new name")
+    if not os.listdir(path):
+        return
+    try:
+        read_manifest(path)
+    except CheckpointError as error:
+        raise CheckpointSaveError(
+            f"{path} exists and is not a complete checkpoint ({error}); save to a new name or move it away"
+        ) from error
+    if is_kept(path):
+        raise CheckpointSaveError(f"{path} holds a KEEP file; save to a new name, or remove KEEP")

@@ -1,0 +1,209 @@
+"""Finding checkpoints and opening them: everything that can be said about one without reading a tensor."""
+
+import itertools
+import math
+import os
+import re
+import stat
+from typing import NamedTuple
+
+from ..errors import (
+    CheckpointCorruptError,
+    CheckpointError,
+    CheckpointFormatError,
+    CheckpointGoneError,
+    CheckpointIncompleteError,
+    CheckpointUnsafeError,
+    NoCheckpointError,
+)
+from . import disk, tensorfile
+from .manifest import COMMIT, KEEP, MANIFEST, MAX_COMMIT_BYTES, MAX_MANIFEST_BYTES, Manifest, check_commit, decode
+
+_NAME = re.compile(r"step-(\d{10})")
+MAX_CUT_AXES = 6
+
+
+class Checkpoint(NamedTuple):
+    """A committed checkpoint: its directory and its manifest."""
+
+    path: str
+    manifest: Manifest
+
+
+class Listing(NamedTuple):
+    """The checkpoints of a root, oldest label first, and what was rejected, with the reason."""
+
+    checkpoints: list[Checkpoint]
+    rejected: list[tuple[str, CheckpointError]]
+
+
+def directory_name(label: int) -> str:
+    """Name of a checkpoint in a root.
+
+    Example:
+        >>> directory_name(123)
+        'step-0000000123'
+    """
+    if not 0 <= label < 10**10:
+        raise ValueError(f"a checkpoint's label must be in 0 .. 10**10 - 1, got {label}")
+    return f"step-{label:010d}"
+
+
+def label_from_name(name: str) -> int | None:
+    """The label in a directory's name; None for names that are not ours, `step-0000000100.backup` among them."""
+    match = _NAME.fullmatch(name) if name.isascii() else None
+    return int(match[1]) if match else None
+
+
+def read_manifest(path: str | os.PathLike) -> Manifest:
+    """Read and check the manifest of one checkpoint; its files are not looked at.
+
+    Raises:
+        CheckpointError: Of the class that says what is wrong.
+    """
+    path = os.fspath(path)
+    try:
+        line = disk.read_small(path, COMMIT, MAX_COMMIT_BYTES)
+    except CheckpointCorruptError as error:
+        raise CheckpointIncompleteError(f"{path} has no {COMMIT} file; it was never completed, or is not a checkpoint") from error
+    text = disk.read_small(path, MANIFEST, MAX_MANIFEST_BYTES)
+    check_commit(line, text, path)
+    return decode(text, path)
+
+
+def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
+    """Read the manifest of one checkpoint and compare the directory with it: exactly its files, of the right kind and size.
+
+    Raises:
+        CheckpointError: Of the class that says what is wrong.
+    """
+    path = os.fspath(path)
+    manifest = read_manifest(path)
+    check_directory(path, manifest)
+    for leaf in manifest.leaves:
+        # an empty list only for scalars, as the manifest's own check has seen
+        problem = tiling_problem(leaf.shape, [(piece.offset, piece.shape) for piece in leaf.pieces])
+        if problem:
+            raise CheckpointFormatError(f"{path}: {leaf.path!r}: {problem}")
+    return Checkpoint(path, manifest)
+
+
+def check_directory(path: str, manifest: Manifest) -> None:
+    """Compare file names, kinds and sizes with the manifest."""
+    expected = {record.path: record.bytes for record in manifest.files}
+    found = set()
+    try:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                info = entry.stat(follow_symlinks=False)
+                if not stat.S_ISREG(info.st_mode):
+                    raise CheckpointUnsafeError(f"{entry.path} is {disk.describe_kind(info.st_mode)}, expected a regular file")
+                found.add(entry.name)
+                size = expected.get(entry.name, info.st_size)
+                if info.st_size != size:
+                    raise CheckpointCorruptError(f"{entry.path} has {info.st_size} bytes, {MANIFEST} says {size} (truncated?)")
+    except FileNotFoundError as error:
+        raise CheckpointGoneError(f"{path} was deleted while it was being read; load the next one") from error
+    lost, foreign = sorted(set(expected) - found), sorted(found - set(expected) - {COMMIT, MANIFEST, KEEP})
+    if lost:
+        raise disk.missing(path, ", ".join(lost))
+    if foreign:
+        raise CheckpointCorruptError(f"{path}: unexpected file {foreign[0]!r}; a checkpoint holds only what its {MANIFEST} lists")
+
+
+def tiling_problem(shape: list[int], boxes: list[tuple[list[int], list[int]]]) -> str | None:
+    """Why boxes do not cover a shape exactly once, or None.
+
+    Args:
+        boxes: Offset and shape of each.
+    """
+    if boxes == [([0] * len(shape), shape)] or not boxes:
+        return None
+    volume = 0
+    for offset, size in boxes:
+        if len(offset) != len(shape) or len(size) != len(shape):
+            return f"a piece with offset {offset} and shape {size} does not fit shape {shape}"
+        if any(o < 0 or s < 0 or o + s > whole for o, s, whole in zip(offset, size, shape, strict=True)):
+            return f"the piece at {offset} of shape {size} leaves the shape {shape}"
+        volume += math.prod(size)
+    total = math.prod(shape)
+    if volume != total:
+        return f"pieces cover {volume} of {total} elements"
+    return None if total == 0 else _parity_problem(shape, boxes)
+
+
+def _parity_problem(shape: list[int], boxes: list[tuple[list[int], list[int]]]) -> str | None:
+    """Whether boxes of the right total volume overlap, in time linear in their number.
+
+    If each corner inside the whole belongs to an even number of boxes, every element is in an odd number of them, hence at least in
+    one; with the volume right, in exactly one.
+    """
+    cut = [axis for axis in range(len(shape)) if any(size[axis] != shape[axis] for _, size in boxes)]
+    if len(cut) > MAX_CUT_AXES:
+        return f"pieces cut {len(cut)} axes, at most {MAX_CUT_AXES} are supported"
+    corners: set[tuple[int, ...]] = set()
+    for offset, size in boxes:
+        if 0 not in size:
+            corners ^= set(itertools.product(*[(offset[axis], offset[axis] + size[axis]) for axis in cut]))
+    whole = set(itertools.product(*[(0, shape[axis]) for axis in cut]))
+    return None if corners == whole else f"pieces overlap near {list(min(corners ^ whole))}"
+
+
+def total_bytes(manifest: Manifest) -> int:
+    """Bytes of all tensors of a checkpoint once loaded."""
+    return sum(tensorfile.num_bytes(tensorfile.dtype_from_name(leaf.dtype), leaf.shape) for leaf in manifest.leaves if leaf.pieces)
+
+
+# --- roots --------------------------------------------------------------------------------------------------------
+
+
+def is_checkpoint(path: str) -> bool:
+    """Whether a directory is, or was meant to be, one checkpoint rather than a root."""
+    return any(os.path.lexists(os.path.join(path, name)) for name in (COMMIT, MANIFEST))
+
+
+def candidates(root: str) -> list[tuple[int, str]]:
+    """Label and path of the real directories in a root that bear the name of a checkpoint, oldest first."""
+    if not os.path.isdir(root):
+        raise NoCheckpointError(f"{root} is not a directory; expected a checkpoint or a directory of checkpoints")
+    with os.scandir(root) as entries:
+        found = [(label_from_name(e.name), e.path) for e in entries if e.is_dir(follow_symlinks=False)]
+    return sorted((label, path) for label, path in found if label is not None)
+
+
+def scan(root: str | os.PathLike) -> Listing:
+    """Open every checkpoint of a root without reading tensors."""
+    good, rejected = [], []
+    for label, path in candidates(os.fspath(root)):
+        try:
+            checkpoint = open_checkpoint(path)
+            check_label(checkpoint, label)
+            good.append(checkpoint)
+        except CheckpointGoneError:
+            continue
+        except CheckpointError as error:
+            rejected.append((path, error))
+    return Listing(good, rejected)
+
+
+def list_checkpoints(root: str | os.PathLike) -> list[Checkpoint]:
+    """The committed checkpoints of a root, oldest label first; damaged ones are left out (`scan` gives them too).
+
+    Each has `path` and `manifest`, and the manifest `label`, `counters`, `created`, `reason`, `metrics`, `extra`.
+    """
+    return scan(root).checkpoints
+
+
+def check_label(checkpoint: Checkpoint, label: int) -> None:
+    """Refuse a checkpoint whose directory bears the number of another."""
+    if checkpoint.manifest.label != label:
+        raise CheckpointCorruptError(f"{checkpoint.path} holds the checkpoint with label {checkpoint.manifest.label}; was it renamed?")
+
+
+def no_checkpoint(root: str, rejected: list[tuple[str, CheckpointError]]) -> NoCheckpointError:
+    """The error for a root without a usable checkpoint; it lists what is there instead."""
+    staged = [name for name in os.listdir(root) if name.startswith(".tmp-")]
+    reasons = "".join(f"\n  {path}: {error}" for path, error in rejected)
+    return NoCheckpointError(
+        f"no committed checkpoint in {root} ({len(staged)} incomplete staging directories, {len(rejected)} rejected){reasons}"
+    )
