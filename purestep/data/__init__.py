@@ -1,11 +1,13 @@
 """From stored structures to batches: stores, the order of samples, neighbour lists, padding, the loader."""
 
 from .batch import AtomicBatch
-from .collate import Padding, PreparedFrames, collate, plan_padding, prepare
+from .collating import collate
 from .convert import arrays_from_frames, store_from_npz
+from .frames import PreparedFrames, prepare
 from .loader import Loader, stack
 from .neighbours import neighbour_list
 from .order import batch_indices, index_at, num_batches, permutation
+from .padding import Padding, plan_padding
 from .references import fit_reference_energies
 from .store import AtomicStore, Subset, shipped, write_store
 

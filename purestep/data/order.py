@@ -76,12 +76,15 @@ def batch_indices(
 
 
 def _encrypt(value: np.ndarray, keys: tuple[int, ...], size: int) -> np.ndarray:
-    a = np.uint64(math.isqrt(size - 1) + 1 if size > 1 else 1)
-    b = np.uint64(-(-size // int(a)))
-    left, right = value % a, value // a
+    """A bijection of `0 .. a b - 1`, with `a` and `b` as equal as they can be: `left` lives in Z_a, `right` in Z_b, and they take turns."""
+    a = math.isqrt(size - 1) + 1 if size > 1 else 1
+    b = -(-size // a)
+    left: np.ndarray = value % np.uint64(a)
+    right: np.ndarray = value // np.uint64(a)
     for key in keys:
-        left, right, a, b = right, (left + _mix(right, key) % a) % a, b, a
-    return left + right * a
+        left, right = right, (left + _mix(right, key) % np.uint64(a)) % np.uint64(a)
+        a, b = b, a
+    return left + right * np.uint64(a)
 
 
 def _mix(value: np.ndarray, key: int) -> np.ndarray:
@@ -95,6 +98,5 @@ def _mix(value: np.ndarray, key: int) -> np.ndarray:
 @functools.lru_cache(maxsize=16)
 def _round_keys(seed: int, epoch: int) -> tuple[int, ...]:
     """One key per round; seed and epoch are absorbed one after the other, so that (0, 1) and (1, 0) share nothing."""
-    state = _mix(np.array([seed & _MASK], dtype=np.uint64), 0x2545F4914F6CDD1D)
-    state = _mix(state, epoch & _MASK)
-    return tuple(int(_mix(state, number + 1)[0]) for number in range(_ROUNDS))
+    absorbed = _mix(_mix(np.array([seed & _MASK], dtype=np.uint64), 0), epoch & _MASK)
+    return tuple(int(_mix(absorbed, number + 1)[0]) for number in range(_ROUNDS))

@@ -50,10 +50,10 @@ class AtomicStore:
 
         self.path = Path(path)
         try:
-            self._group = zarr.open_group(self.path, mode="r", zarr_format=3)
+            group: Any = zarr.open_group(self.path, mode="r", zarr_format=3)
         except FileNotFoundError as error:
             raise DataError(f"{self.path}: there is no zarr v3 group; give the directory of a store") from error
-        self.attributes: dict[str, Any] = dict(self._group.attrs)
+        self.attributes: dict[str, Any] = dict(group.attrs)
         if self.attributes.get("format") != FORMAT:
             raise DataError(f"{self.path}: a zarr group, but not a store of {FORMAT!r}; write it with write_store")
         if self.attributes["version"] > VERSION:
@@ -61,8 +61,9 @@ class AtomicStore:
                 f"{self.path}: store version {self.attributes['version']}, this purestep reads up to {VERSION}; update purestep"
             )
         self.levels: dict[str, str] = self.attributes["levels"]
-        self.ptr = self._group["ptr"][:]
-        self._rows = {key: functools.lru_cache(_KEPT_CHUNKS)(functools.partial(_chunk, self._group[key])) for key in self.levels}
+        self._arrays: dict[str, Any] = {key: group[key] for key in self.levels}
+        self._chunks = {key: functools.lru_cache(_KEPT_CHUNKS)(functools.partial(_chunk, array)) for key, array in self._arrays.items()}
+        self.ptr: np.ndarray = group["ptr"][:]
 
     def __len__(self) -> int:
         return len(self.ptr) - 1
@@ -82,7 +83,7 @@ class AtomicStore:
         """One whole array of the store."""
         if key not in self.levels:
             raise DataError(f"{self.path}: no array {key!r}; there are {', '.join(sorted(self.levels))}")
-        return self._group[key][:]
+        return self._arrays[key][:]
 
     def split(self, name: str) -> "Subset":
         """The frames of one part: "train", "validation" or "test"."""
@@ -118,7 +119,7 @@ class AtomicStore:
         number, last = first // _CHUNK_ROWS, max(end - 1, first) // _CHUNK_ROWS
         if number == last:
             start = number * _CHUNK_ROWS
-            return self._rows[key](number)[first - start : end - start]
+            return self._chunks[key](number)[first - start : end - start]
         parts = [self._slice(key, max(first, n * _CHUNK_ROWS), min(end, (n + 1) * _CHUNK_ROWS)) for n in range(number, last + 1)]
         return np.concatenate(parts)
 
@@ -179,6 +180,7 @@ def write_store(
         DataError: If arrays contradict each other, or the path exists.
     """
     import zarr  # see AtomicStore
+    from zarr.codecs import BloscCodec
 
     path = Path(path)
     if path.exists():
@@ -192,7 +194,7 @@ def write_store(
         for key in ("ptr", *levels):
             data = np.ascontiguousarray(arrays[key])
             chunks = (max(1, min(len(data), _CHUNK_ROWS if key != "ptr" else len(data))), *data.shape[1:])
-            codec = zarr.codecs.BloscCodec(cname="zstd", clevel=9, shuffle="shuffle", typesize=data.dtype.itemsize)
+            codec = BloscCodec(cname="zstd", clevel=9, shuffle="shuffle", typesize=data.dtype.itemsize)
             group.create_array(key, data=data, chunks=chunks, compressors=codec)
         os.replace(temporary, path)
     finally:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
+from ..core.grad import runs_transformed
 from .atoms import Atoms
 
 EnergyFunction = Callable[[Tensor, Tensor | None], Tensor]
@@ -47,10 +48,7 @@ def value_and_derivatives(
     There are two ways with one result. `torch.func` can be nested, mapped, and traced by Dynamo. Elsewhere `torch.autograd` on fresh
     leaves is faster, works where gradients are switched off, and keeps no graph when nothing asks for one.
     """
-    # `peek_interpreter_stack` has no public twin; Dynamo cannot trace it and does not need to
-    if torch.compiler.is_dynamo_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
-        return _by_func(function, inputs)
-    return _by_autograd(function, inputs, parameters)
+    return _by_func(function, inputs) if runs_transformed() else _by_autograd(function, inputs, parameters)
 
 
 def _by_func(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:

@@ -1,0 +1,86 @@
+"""Frames: single structures as mappings of NumPy arrays, and their preparation for training.
+
+A frame has the names of a store (`numbers`, `positions`, `energy`, ...); a prepared one also has its neighbour list. Frames become
+batches in `collating.py`.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from .neighbours import neighbour_list
+from .references import sum_of_references
+
+Frame = Mapping[str, np.ndarray]
+
+
+class Frames(Protocol):
+    """A data set of frames: a store, a part of one, or anything alike."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Frame: ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when the content does."""
+
+
+class PreparedFrames:
+    """Frames with neighbour lists, in the precision of training; each is prepared once and kept in memory.
+
+    Energies are those above the sum of the atoms' reference energies, subtracted in float64 before any rounding.
+
+    Args:
+        dataset: Frames as they are stored, total energies in float64.
+        cutoff: Reach of the neighbour list, Angstrom.
+        dtype: `numpy.float32` or `numpy.float64`.
+        reference_energies: eV by atomic number; None subtracts nothing.
+    """
+
+    def __init__(self, dataset: Frames, cutoff: float, *, dtype: Any = np.float32, reference_energies: Mapping[int, float] | None = None):
+        self.dataset, self.cutoff, self.dtype, self.reference_energies = dataset, cutoff, np.dtype(dtype), reference_energies
+        self._kept: list[Frame | None] = [None] * len(dataset)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __getitem__(self, index: int) -> Frame:
+        frame = self._kept[index]
+        if frame is None:
+            frame = self._kept[index] = prepare(
+                self.dataset[index], self.cutoff, dtype=self.dtype, reference_energies=self.reference_energies
+            )
+        return frame
+
+    def __iter__(self) -> Iterator[Frame]:
+        return (self[index] for index in range(len(self)))
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the frames and of how they are prepared."""
+        references = sorted((self.reference_energies or {}).items())
+        parts = (self.dataset.fingerprint, float(self.cutoff), self.dtype.str, references)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def prepare(frame: Frame, cutoff: float, *, dtype: Any = np.float32, reference_energies: Mapping[int, float] | None = None) -> Frame:
+    """One frame with `edge_index` and `edge_shift`, floats in `dtype`, and the energy above its references.
+
+    Raises:
+        DataError: If an element has no reference energy.
+    """
+    positions = np.asarray(frame["positions"], dtype=np.float64)
+    edge_index, edge_shift = neighbour_list(positions, cutoff, frame.get("cell"), frame.get("pbc"))
+    out = {"numbers": frame["numbers"].astype(np.int64), "edge_index": edge_index, "edge_shift": edge_shift.astype(dtype)}
+    for key in ("positions", "cell", "forces", "stress"):
+        if key in frame:
+            out[key] = np.asarray(frame[key]).astype(dtype)
+    if "pbc" in frame:
+        out["pbc"] = np.asarray(frame["pbc"], dtype=bool)
+    if "energy" in frame:
+        reference = 0.0 if reference_energies is None else sum_of_references(out["numbers"], reference_energies)
+        out["energy"] = np.asarray(np.float64(frame["energy"]) - reference).astype(dtype)
+    return out
