@@ -1,7 +1,7 @@
 """From stored structures to batches: stores, the order of samples, neighbour lists, padding, the loader."""
 
 from .batch import AtomicBatch
-from .collating import collate
+from .collating import collate, collate_parts
 from .convert import arrays_from_frames, store_from_npz
 from .frames import PreparedFrames, prepare
 from .loader import Loader, stack
@@ -21,6 +21,7 @@ __all__ = [
     "arrays_from_frames",
     "batch_indices",
     "collate",
+    "collate_parts",
     "fit_reference_energies",
     "index_at",
     "neighbour_list",

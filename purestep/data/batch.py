@@ -6,6 +6,7 @@ are made is in `collating.py`.
 """
 
 import dataclasses
+import itertools
 from typing import Any, Self
 
 import torch
@@ -88,11 +89,38 @@ class AtomicBatch:
         """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
+    def cut(self, parts: int) -> list[Self]:
+        """Split into `parts` batches of consecutive graphs, as equal in number as they can be.
+
+        Sizes of the parts depend on values in `ptr`, so a step that cuts cannot be captured as it is; `collate_parts` delivers batches
+        that are cut already.
+
+        Raises:
+            ValueError: If there are fewer graphs than parts.
+        """
+        if not 1 <= parts <= self.num_graphs:
+            raise ValueError(f"cannot cut {self.num_graphs} graphs into {parts} parts")
+        share, rest = divmod(self.num_graphs, parts)
+        bounds = [number * share + min(number, rest) for number in range(parts + 1)]
+        return [self._graphs(first, end) for first, end in itertools.pairwise(bounds)]
+
+    def _graphs(self, first: int, end: int) -> Self:
+        atoms = slice(int(self.ptr[first]), int(self.ptr[end]))
+        changes: dict[str, Any] = {name: getattr(self, name)[atoms] for name in _PER_ATOM if name in self}
+        changes |= {name: getattr(self, name)[first:end] for name in _PER_GRAPH if name in self}
+        if self.edge_index is not None:
+            inside = (self.edge_index[0] >= atoms.start) & (self.edge_index[0] < atoms.stop)
+            changes |= {name: getattr(self, name)[inside] for name in ("edge_shift", "edge_mask") if name in self}
+            changes["edge_index"] = self.edge_index[:, inside] - atoms.start
+        return self.replace(**changes, batch=self.batch[atoms] - first, ptr=self.ptr[first : end + 1] - atoms.start)
+
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={_text(getattr(self, name))}" for name in self.keys())
         return f"AtomicBatch({fields})"
 
 
+_PER_ATOM = ("positions", "numbers", "atom_mask", "forces")
+_PER_GRAPH = ("graph_mask", "cell", "pbc", "energy", "stress")
 _FIELDS = tuple(field.name for field in dataclasses.fields(AtomicBatch))
 
 

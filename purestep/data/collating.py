@@ -39,6 +39,19 @@ def collate(frames: Sequence[Frame], mask: np.ndarray | None = None, *, pad_to: 
     )
 
 
+def collate_parts(
+    frames: Sequence[Frame], mask: np.ndarray | None = None, *, parts: int, pad_to: Padding | Sequence[Padding] | None = None
+) -> tuple[AtomicBatch, ...]:
+    """One batch cut into `parts` of nearly equal numbers of frames, as a step with `microbatches=parts` takes it.
+
+    Args:
+        pad_to: Sizes of a part.
+    """
+    mask = np.ones(len(frames), dtype=bool) if mask is None else mask
+    cuts = np.array_split(np.arange(len(frames)), parts)
+    return tuple(collate([frames[number] for number in cut], mask[cut], pad_to=pad_to) for cut in cuts)
+
+
 def _join(frames: Sequence[Frame], counts: np.ndarray, pad_to: Padding | None, template: Frame | None = None) -> AtomicBatch:
     template = frames[0] if template is None else template
     if odd := next((frame.keys() for frame in frames if frame.keys() != template.keys()), None):

@@ -56,3 +56,23 @@ def test_repr_shows_shapes(batch):
 def test_to_moves_every_field(batch):
     moved = batch.to("meta")
     assert {leaf.device.type for leaf in tree.leaves(moved)} == {"meta"}
+
+
+def test_the_parts_of_a_batch_are_the_batches_of_its_parts(frames):
+    prepared = [prepare(frame, 3.0) for frame in frames]
+    parts = collate(prepared).cut(3)
+    expected = [collate(prepared[:3]), collate(prepared[3:5]), collate(prepared[5:])]
+    assert all(torch.equal(a, b) for a, b in zip(tree.leaves(parts), tree.leaves(expected), strict=True))
+
+
+def test_padding_stays_with_the_part_that_holds_it(batch):
+    first, second = batch.cut(2)
+    assert (first.num_graphs, second.num_graphs) == (3, 2)
+    assert first.atom_mask.all() and not second.atom_mask.any()
+    assert first.edge_mask.all() and not second.edge_mask.any()
+    assert torch.equal(second.batch[second.edge_index[0]], second.batch[second.edge_index[1]])
+
+
+def test_a_batch_is_not_cut_into_more_parts_than_graphs(batch):
+    with pytest.raises(ValueError, match="cannot cut 5 graphs into 6 parts"):
+        batch.cut(6)

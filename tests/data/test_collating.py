@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from purestep.data import Padding, PreparedFrames, collate, plan_padding, prepare
+from purestep.core import tree
+from purestep.data import Padding, PreparedFrames, collate, collate_parts, plan_padding, prepare
 from purestep.errors import DataError
 
 
@@ -127,3 +128,10 @@ def test_usual_batches_take_a_smaller_size(prepared):
     usual, worst = plan_padding(PreparedFrames(Listed(list(prepared.dataset) * 20), 3.0), 16)
     assert usual.graphs == worst.graphs == 17
     assert usual.atoms < worst.atoms and usual.edges < worst.edges
+
+
+def test_parts_are_batches_of_consecutive_frames(prepared):
+    parts = collate_parts(list(prepared), np.arange(7) < 6, parts=3, pad_to=Padding(4, 20, 200))
+    expected = [collate(list(prepared)[:3], pad_to=Padding(4, 20, 200)), collate(list(prepared)[3:5], pad_to=Padding(4, 20, 200))]
+    assert all(torch.equal(a, b) for a, b in zip(tree.leaves(parts[:2]), tree.leaves(expected), strict=True))
+    assert parts[2].graph_mask.tolist() == [True, False, False, False]
