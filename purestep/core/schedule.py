@@ -35,7 +35,7 @@ class Hyperparam(NamedTuple):
     """
 
     value: Tensor  # 0-d float64: what the latest update used; before the first, what it will use
-    count: Tensor | None = None  # 0-d int64: updates so far
+    count: Tensor | tuple[()] = ()  # 0-d int64: updates so far; () and not None, which `vmap` takes for a leaf
 
 
 def init_hyperparam(value: ScalarOrSchedule, params: tree.Tree) -> Hyperparam:

@@ -185,7 +185,7 @@ def set_hyperparams(opt_state: Tree, **values: float | Tensor) -> Tree:
         hits = [path for path in known if path[-1] == wanted[-1] and all(part in path for part in wanted)]
         if not hits:
             raise KeyError(f"no hyperparameter {name!r} in this state; it has {sorted({'.'.join(path) for path in known})}")
-        if scheduled := [path for path in hits if known[path].count is not None]:
+        if scheduled := [path for path in hits if isinstance(known[path].count, Tensor)]:
             raise ValueError(f"{'.'.join(scheduled[0])} is driven by a schedule; give a number to the optimizer to set it by hand")
         chosen |= dict.fromkeys(hits, value)
     return _replace(opt_state, (), chosen)

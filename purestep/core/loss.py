@@ -1,0 +1,311 @@
+"""What a loss is: numerators and denominators by term, combined over cuts of a batch before the one division.
+
+A term is a frozen dataclass, callable on `(prediction, target, batch)`, that returns `Sums`. Terms compose with `+` and `*`;
+`losses/` holds the terms themselves.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Union
+
+import torch
+from torch import Tensor
+
+from ..errors import LossError
+from . import tree
+
+LossWeight = Callable[[Tensor, Tensor], Tensor]
+"""A weight schedule: `weight(step_count, epoch_count) -> 0-d tensor`, in the graph."""
+
+
+class Sums(NamedTuple):
+    """A term over some samples: a sum and what it is to be divided by."""
+
+    numerator: Tensor
+    """0-d, float32 or wider."""
+    denominator: Tensor
+    """0-d, same dtype: a count or sum of weights that does not depend on the parameters. 0: nothing to learn from."""
+    per_sample: Tensor | None = None
+    """Mean of each sample, shape (samples,); NaN where a sample has no label."""
+
+
+def merge_sums(parts: Sequence[Sums]) -> Sums:
+    """Sums over several cuts of the samples, in the order given."""
+    samples = [part.per_sample for part in parts]
+    joined = torch.cat(samples) if all(x is not None for x in samples) else None  # type: ignore[arg-type]
+    return Sums(sum_of(part.numerator for part in parts), sum_of(part.denominator for part in parts), joined)
+
+
+def sum_of(tensors: Iterable[Tensor]) -> Tensor:
+    """Add from left to right, so that the same cut gives the same bits again."""
+    first, *rest = tensors
+    for other in rest:
+        first = first + other
+    return first
+
+
+def divide(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """The quotient; exactly 0, without a gradient, where the denominator is 0."""
+    empty = denominator == 0
+    return torch.where(empty, torch.zeros_like(numerator), numerator / torch.where(empty, torch.ones_like(denominator), denominator))
+
+
+class Composable(abc.ABC):
+    """What `+` and `*` work on: terms and their sums."""
+
+    @abc.abstractmethod
+    def weighted(self) -> tuple["Weighted", ...]:
+        """The terms with their weights."""
+
+    def __mul__(self, weight: Union[float, LossWeight]) -> "ComposedLoss":
+        return ComposedLoss(tuple(term.scaled(weight) for term in self.weighted()), normalize_weights=self._normalize())
+
+    __rmul__ = __mul__
+
+    def __add__(self, other: Any) -> "ComposedLoss":
+        if other == 0 and not isinstance(other, Composable):  # sum() begins with 0
+            return ComposedLoss(self.weighted(), normalize_weights=self._normalize())
+        if not isinstance(other, Composable):
+            return NotImplemented
+        choices = {x.normalize_weights for x in (self, other) if isinstance(x, ComposedLoss)}
+        if len(choices) > 1:
+            raise LossError("a loss with normalize_weights=True and one with False were added; choose one")
+        return ComposedLoss((*self.weighted(), *other.weighted()), normalize_weights=choices.pop() if choices else True)
+
+    __radd__ = __add__
+
+    def _normalize(self) -> bool:
+        return True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LossTerm(Composable):
+    """Abstract: one term of a loss.
+
+    A subclass is a frozen dataclass with defaults for the two keys, and a `__call__(prediction, target, batch) -> Sums`.
+    """
+
+    prediction_key: str
+    """Under which name `forward` returns the prediction."""
+    target_key: str
+    """Under which name the batch holds the target."""
+    name: str | None = None
+    """In metrics; the class name by default."""
+
+    default_name: ClassVar[str | None] = None
+
+    @abc.abstractmethod
+    def __call__(self, prediction: Tensor, target: Tensor, batch: Any) -> Sums:
+        """Sum and count of the term over the batch."""
+
+    def read_and_sum(self, predictions: Mapping[str, Any], targets: Mapping[str, Any], batch: Any, where: str) -> Sums:
+        """Look up prediction and target by key and call the term.
+
+        Raises:
+            LossError: If one is missing, naming `where` and what is there.
+        """
+        prediction = lookup(predictions, self.prediction_key, where, "prediction")
+        return self(prediction, lookup(targets, self.target_key, where, "target"), batch)
+
+    @property
+    def label(self) -> str:
+        """Name in metrics."""
+        return self.name or type(self).default_name or type(self).__name__
+
+    def weighted(self) -> tuple["Weighted", ...]:
+        """The term alone, with weight 1."""
+        return (Weighted(self, 1.0),)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FunctionTerm(LossTerm):
+    """A term from a function `fn(prediction, target, batch) -> Sums | 0-d mean`.
+
+    A mean alone has denominator 1: it is combined over cuts as the mean of means, so cuts must be equal.
+    """
+
+    fn: Callable[[Any, Any, Any], Any]
+
+    def __call__(self, prediction: Any, target: Any, batch: Any) -> Sums:
+        """Sum and count of the term over the batch."""
+        return as_sums(self.fn(prediction, target, batch))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WholeTerm(LossTerm):
+    """A term from a function of all predictions and the batch, `fn(predictions, batch) -> Sums | 0-d mean`."""
+
+    fn: Callable[[Any, Any], Any]
+    prediction_key: str = ""
+    target_key: str = ""
+
+    def __call__(self, prediction: Any, target: Any, batch: Any) -> Sums:
+        """Sum and count of the term; `prediction` is all that `forward` returned."""
+        return as_sums(self.fn(prediction, batch))
+
+    def read_and_sum(self, predictions: Any, targets: Any, batch: Any, where: str) -> Sums:
+        """Call the function; it reads what it needs by itself."""
+        return self(predictions, None, batch)
+
+
+def as_sums(value: Any) -> Sums:
+    """`Sums` as they are; a 0-d mean gets the denominator 1."""
+    return Sums(*value) if isinstance(value, tuple) else Sums(value, torch.ones_like(value))
+
+
+class Weighted(NamedTuple):
+    """A term and its weight."""
+
+    term: LossTerm
+    weight: float | LossWeight
+
+    def scaled(self, factor: float | LossWeight) -> "Weighted":
+        """The same term, its weight multiplied.
+
+        Raises:
+            LossError: If the factor is not a finite number or a schedule, or schedule and weight would both vary.
+        """
+        if callable(factor):
+            if self.weight != 1.0:
+                raise LossError(f"{self.term.label} already has the weight {self.weight!r}; a schedule times a weighted loss is ambiguous, give each term its own")
+            return Weighted(self.term, factor)
+        if isinstance(factor, bool) or not isinstance(factor, int | float):
+            raise LossError(f"{self.term.label}: a weight is a number or a schedule, got {factor!r}")
+        if not abs(factor) < float("inf"):
+            raise LossError(f"{self.term.label}: a weight must be finite, got {factor}")
+        if callable(self.weight):
+            raise LossError(f"{self.term.label} has a schedule as its weight; put the factor {factor} into the schedule")
+        return Weighted(self.term, self.weight * factor)
+
+
+@dataclasses.dataclass(frozen=True)
+class ComposedLoss(Composable):
+    """A weighted sum of terms.
+
+    Args:
+        terms: Terms with weights, as `+` and `*` make them.
+        normalize_weights: Divide all weights by their sum, so that `E + 10 * F` weighs them 1/11 and 10/11 and the total is a mean of
+            the terms; set it to False for the plain sum.
+
+    Raises:
+        LossError: If constant weights sum to 0 or less while they are to be normalised.
+    """
+
+    terms: tuple[Weighted, ...]
+    normalize_weights: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.terms:
+            raise LossError("a loss needs at least one term")
+        numbers = [term.weight for term in self.terms if not callable(term.weight)]
+        if self.normalize_weights and len(numbers) == len(self.terms) and not sum(numbers) > 0:
+            raise LossError(f"the weights {numbers} sum to {sum(numbers)}, which cannot be normalised; use normalize_weights=False")
+
+    def weighted(self) -> tuple[Weighted, ...]:
+        """The terms with their weights."""
+        return self.terms
+
+    def _normalize(self) -> bool:
+        return self.normalize_weights
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the terms in metrics; duplicates are numbered `_0`, `_1`."""
+        labels = [term.term.label for term in self.terms]
+        return tuple(label if labels.count(label) == 1 else f"{label}_{labels[:i].count(label)}" for i, label in enumerate(labels))
+
+    @property
+    def target_keys(self) -> tuple[str, ...]:
+        """Names of all targets that the terms read."""
+        return tuple(dict.fromkeys(term.term.target_key for term in self.terms if term.term.target_key))
+
+    def sums(self, predictions: Mapping[str, Any], targets: Mapping[str, Any], batch: Any) -> dict[str, Sums]:
+        """Numerator and denominator of each term over the batch.
+
+        Raises:
+            LossError: If a prediction or a target is missing; the present ones are listed.
+        """
+        found = {}
+        for name, (term, _) in zip(self.names, self.terms, strict=True):
+            found[name] = term.read_and_sum(predictions, targets, batch, where=f"loss term {name}")
+        return found
+
+    def weights(self, step_count: Tensor, epoch_count: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Effective and raw weight of each term, 0-d float64, at these counts."""
+        raw = {}
+        for name, (_, weight) in zip(self.names, self.terms, strict=True):
+            value = weight(step_count, epoch_count) if callable(weight) else torch.full_like(step_count, weight, dtype=torch.float64)
+            raw[name] = value.to(torch.float64)
+        total = sum_of(raw.values())
+        return ({name: value / total for name, value in raw.items()} if self.normalize_weights else raw), raw
+
+
+def lookup(values: Any, key: str, where: str, what: str) -> Any:
+    """Read `key` of a mapping, or the attribute of that name.
+
+    Raises:
+        LossError: If it is not there; what is there is listed.
+    """
+    if isinstance(values, Mapping):
+        if key in values:
+            return values[key]
+        there = sorted(map(str, values))
+    else:
+        if (value := getattr(values, key, None)) is not None:
+            return value
+        there = [name for name in getattr(values, "__dataclass_fields__", ()) if getattr(values, name) is not None]
+    raise LossError(f"{where}: no {what} {key!r}; there are {there}")
+
+
+def as_loss(loss: Any) -> ComposedLoss:
+    """A composed loss from a term, a composition, or a function `loss(predictions, batch) -> 0-d mean | Sums`."""
+    if isinstance(loss, ComposedLoss):
+        return loss
+    if isinstance(loss, Composable):
+        return ComposedLoss(loss.weighted())
+    if callable(loss):
+        return ComposedLoss((Weighted(WholeTerm(fn=loss, name="loss"), 1.0),))
+    raise LossError(f"loss: expected a loss term, a sum of terms or a function (predictions, batch), got {type(loss).__name__}")
+
+
+def read_targets(loss: ComposedLoss, predictions: Any, batch: Any, *, target_keys: Sequence[str]) -> dict[str, Any]:
+    """The default assembler of targets: read them from the batch."""
+    return {key: lookup(batch, key, "targets", "field of the batch") for key in target_keys}
+
+
+@tree.node
+class LossOutput:
+    """A loss over a batch: the total, and all that it was made of."""
+
+    total: Tensor
+    """0-d: sum of weight times numerator over denominator, and of the penalties."""
+    sums: dict[str, Sums]
+    """By term."""
+    weights: dict[str, Tensor]
+    """Effective weight by term, 0-d float64."""
+    raw_weights: dict[str, Tensor]
+    """Before normalisation."""
+    penalties: dict[str, Tensor]
+    """Terms that do not depend on the batch, added by hooks; 0-d."""
+
+    @property
+    def components(self) -> dict[str, Tensor]:
+        """Unweighted mean by term, 0-d."""
+        return {name: divide(part.numerator, part.denominator) for name, part in self.sums.items()}
+
+    @property
+    def per_sample(self) -> dict[str, Tensor | None]:
+        """Mean of each sample by term, where the term gives it."""
+        return {name: part.per_sample for name, part in self.sums.items()}
+
+    def with_penalty(self, name: str, value: Tensor) -> "LossOutput":
+        """Add a term that does not depend on the batch (weight decay towards a point, elastic weight consolidation)."""
+        if name in self.penalties:
+            raise LossError(f"penalty {name!r} was added already; give this one another name")
+        return dataclasses.replace(self, total=self.total + value, penalties={**self.penalties, name: value})
+
+
+def total_loss(sums: Mapping[str, Sums], weights: Mapping[str, Tensor]) -> Tensor:
+    """Sum over terms of weight times numerator over denominator, 0-d."""
+    return sum_of(weights[name].to(part.numerator.dtype) * divide(part.numerator, part.denominator) for name, part in sums.items())
