@@ -4,9 +4,23 @@ A checkpoint is a directory: the weights as plain safetensors, the rest of the s
 leaf, and COMMIT. Nothing here pickles. `docs/checkpoint-format.md` has the layout and the protocol.
 """
 
+from .checkpointer import Checkpointer
 from .manifest import Manifest
 from .restore import load, load_extra, load_manifest, verify
+from .retention import Best
 from .save import save
 from .store import Checkpoint, list_checkpoints, read_manifest
 
-__all__ = ["Checkpoint", "Manifest", "list_checkpoints", "load", "load_extra", "load_manifest", "read_manifest", "save", "verify"]
+__all__ = [
+    "Best",
+    "Checkpoint",
+    "Checkpointer",
+    "Manifest",
+    "list_checkpoints",
+    "load",
+    "load_extra",
+    "load_manifest",
+    "read_manifest",
+    "save",
+    "verify",
+]

@@ -191,6 +191,17 @@ def free_bytes(path: str) -> int:
 # --- locks --------------------------------------------------------------------------------------------------------
 
 
+def open_lock(path: str) -> int:
+    """Open a lock file, created if missing; a link is an error."""
+    return os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+
+
+def overwrite(fd: int, text: bytes) -> None:
+    """Replace the content of an open file; not flushed, for it is only information."""
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, text, 0)
+
+
 def try_lock(fd: int) -> bool:
     """Take the POSIX record lock of a file; False if another process has it.
 

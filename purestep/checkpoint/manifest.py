@@ -155,10 +155,11 @@ def decode(text: bytes, where: str) -> Manifest:
 def _check_version(fields: Any, where: str) -> None:
     if not isinstance(fields, dict) or fields.get("format") != FORMAT:
         raise CheckpointFormatError(f"{where}: {MANIFEST} is not a manifest of the format {FORMAT!r}")
-    version, reader = fields.get("format_version"), fields.get("min_reader")
-    if not isinstance(version, dict) or any(type(number) is not int for number in (version.get("major"), version.get("minor"), reader)):
-        raise CheckpointFormatError(f"{where}: {MANIFEST} lacks format_version {{major, minor}} or min_reader")
-    if version["major"] > MAJOR or reader > MAJOR:
+    try:
+        version, reader = Version.model_validate(fields.get("format_version")), int(fields["min_reader"])
+    except (ValidationError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointFormatError(f"{where}: {MANIFEST} lacks format_version {{major, minor}} or min_reader") from error
+    if version.major > MAJOR or reader > MAJOR:
         raise _too_new(fields, where)
 
 

@@ -2,7 +2,9 @@
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -20,16 +22,18 @@ from ..errors import (
     NoCheckpointError,
 )
 from . import layout
+from .best import best_of, parse_best
 from .manifest import Manifest
 from .match import Match, PathMap, Tolerance, match
 from .migrations import MIGRATIONS, Migration, migrate
 from .read import Request, Verify, check_all, check_memory, new_tensor, read_all
-from .select import best_of, parse_best
 from .store import Checkpoint, candidates, check_label, directory_name, is_checkpoint, label_from_name, no_checkpoint, open_checkpoint, scan
 
 OnCorrupt = Literal["raise", "previous"]
 _DAMAGE = (CheckpointCorruptError, CheckpointFormatError, CheckpointIncompleteError, CheckpointUnsafeError)
 _ATTEMPTS = 5  # a reader that loses a checkpoint to retention looks again; each time there is a newer one
+_being_read: Counter[str] = Counter()
+_guard = threading.Lock()
 _log = logging.getLogger("purestep.checkpoint")
 
 
@@ -106,14 +110,25 @@ def _opened(path: str, read: Any, label: int | None = None) -> Any:
 
 
 @contextmanager
-def reading(path: str):
-    """Turn errors of the file system into ours."""
+def reading(path: str) -> Iterator[None]:
+    """Protect a checkpoint from the retention of this process, and turn errors of the file system into ours."""
+    with _guard:
+        _being_read[path] += 1
     try:
         yield
     except FileNotFoundError as error:
         raise CheckpointGoneError(f"{path} was deleted while it was being read; load the next one") from error
     except OSError as error:
         raise CheckpointCorruptError(f"{path}: could not be read: {error}") from error
+    finally:
+        with _guard:
+            _being_read[path] -= 1
+
+
+def being_read() -> set[str]:
+    """Paths of the checkpoints that this process is reading."""
+    with _guard:
+        return set(+_being_read)
 
 
 def _ordered(root: str, step: int | str) -> list[tuple[int, str]]:

@@ -2,14 +2,15 @@
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 from .manifest import Manifest
 from .store import Checkpoint
 
-_MODES = ("min", "max")
+Mode = Literal["min", "max"]
 
 
-def parse_best(text: str) -> tuple[str, str]:
+def parse_best(text: str) -> tuple[str, Mode]:
     """Metric and mode of `best:<metric>`, `best:min:<metric>` or `best:max:<metric>`.
 
     Raises:
@@ -19,7 +20,9 @@ def parse_best(text: str) -> tuple[str, str]:
     mode, _, rest = metric.partition(":")
     if head != "best" or not metric:
         raise ValueError(f"step must be 'latest', a label or 'best:<metric>', got {text!r}")
-    return (rest, mode) if mode in _MODES and rest else (metric, "min")
+    if mode in ("min", "max") and rest:
+        return rest, "max" if mode == "max" else "min"
+    return metric, "min"
 
 
 def metric_of(manifest: Manifest, metric: str) -> float | None:
@@ -31,7 +34,7 @@ def metric_of(manifest: Manifest, metric: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def best_of(checkpoints: Sequence[Checkpoint], metric: str, mode: str) -> list[Checkpoint]:
+def best_of(checkpoints: Sequence[Checkpoint], metric: str, mode: Mode) -> list[Checkpoint]:
     """Checkpoints that have a finite metric, best first; of equal ones the newer first."""
     sign = 1.0 if mode == "min" else -1.0
     found = [(metric_of(checkpoint.manifest, metric), checkpoint) for checkpoint in checkpoints]

@@ -1,0 +1,286 @@
+"""Checkpoints of a run: at the right moments, in the background, the old ones deleted."""
+
+import logging
+import os
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor
+
+from ..core.event import Event
+from ..core.hook import Stage
+from ..errors import CheckpointError, CheckpointSaveError
+from . import layout, snapshot
+from .best import parse_best
+from .cadence import Cadence, Moment, could_be_due, is_due
+from .layout import Placed
+from .lock import lock_root, unlock_root
+from .manifest import MODEL_FILE, Reason
+from .retention import Best, Policy
+from .root import apply_retention, make_way, refresh_links, refuse_to_go_back
+from .staging import clean, make_root
+from .store import directory_name, scan
+from .write import About, about_state, write_checkpoint
+
+OnBusy = Literal["wait", "skip"]
+_log = logging.getLogger("purestep.checkpoint")
+
+
+class Checkpointer:
+    """Writer of the checkpoints of one run in one root.
+
+    It is a listener on the events of the loop, and can be called by hand. With `async_` the state is copied to host buffers before
+    `save` returns, and written by a background thread; at most one save is in flight, and its failure is raised by the next call.
+    From the construction to `close` no other process can write to the root.
+
+    Args:
+        root: Directory of the checkpoints; created if missing.
+        every_n_steps: Save when `step_count` reaches a multiple; never again while it stands still.
+        every_n_epochs: Save when `epoch_count` reaches a multiple.
+        every_seconds: Save when this much time has passed since the last save.
+        keep_last: How many of the newest to keep; at least 1.
+        keep_best: Also keep the best by a metric of the step or of validation: `"val/loss"` (lowest), `"max:val/accuracy"`, a
+            `Best`, or several.
+        keep_every: Also keep those whose `step_count` is a multiple of this.
+        async_: Write in the background.
+        on_busy: What `save` does while the previous one is being written: wait for it, or skip this one.
+        extra: Plain JSON to keep in every checkpoint.
+        run_id: UUID of the run; default that of the newest checkpoint in the root, else a new one.
+
+    Raises:
+        CheckpointSaveError: If another writer has the root.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike,
+        *,
+        every_n_steps: int | None = None,
+        every_n_epochs: int | None = None,
+        every_seconds: float | None = None,
+        keep_last: int = 3,
+        keep_best: str | Best | Sequence[str | Best] | None = None,
+        keep_every: int | None = None,
+        async_: bool = True,
+        on_busy: OnBusy = "wait",
+        extra: Mapping[str, Any] | None = None,
+        run_id: str | None = None,
+    ) -> None:
+        if on_busy not in ("wait", "skip"):
+            raise ValueError(f"on_busy must be 'wait' or 'skip', got {on_busy!r}")
+        self.cadence = Cadence(every_n_steps, every_n_epochs, every_seconds)
+        self.policy = Policy(keep_last, _best_rules(keep_best), keep_every)
+        self.on_busy = on_busy
+        self.extra = dict(extra or {})
+        self.root = os.path.abspath(os.fspath(root))
+        make_root(self.root)
+        self._lock = lock_root(self.root)
+        clean(self.root)
+        newest = next((found.manifest for found in reversed(scan(self.root).checkpoints)), None)
+        self.run_id = run_id or (newest.run_id if newest else str(uuid.uuid4()))
+        self._parent_id = newest.checkpoint_id if newest else None
+        self._newest_label: int | None = None
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="purestep-checkpoint") if async_ else None
+        self._pending: Future[str] | None = None
+        self._buffers: list[Tensor | None] = []
+        self._last: Moment | None = None
+        self._last_look: tuple[int, int] = (0, 0)
+        self._saved: tuple[int, int] | None = None
+        self._closed = False
+
+    # --- by hand ---------------------------------------------------------------------------------------------------
+
+    def save(
+        self,
+        state: Any,
+        step: int | None = None,
+        *,
+        reason: Reason = "periodic",
+        metrics: Mapping[str, float] | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Save a state under a label.
+
+        Args:
+            step: The label, which grows with the run; default the state's `batch_count`.
+            reason: Why; those of reason `final` or `manual` are never deleted.
+            metrics: By which it may be the best.
+            extra: Plain JSON to keep beside the state, on top of that of the constructor.
+
+        Returns:
+            Whether it was, or will be, written; False only if the previous one is still being written and `on_busy` is `"skip"`.
+
+        Raises:
+            CheckpointSaveError: If this save, or the previous one in the background, failed. What was there is untouched.
+        """
+        self._check_open()
+        if self._pending is not None and not self._pending.done() and self.on_busy == "skip":
+            _log.warning("checkpoint skipped: the previous one is still being written")
+            return False
+        self.wait()
+        placed = layout.place(state)
+        about = about_state(
+            state,
+            step,
+            extra={**self.extra, **(extra or {})},
+            run_id=self.run_id,
+            parent_id=self._parent_id,
+            reason=reason,
+            metrics=_plain_numbers(metrics or {}),
+        )
+        directory_name(about.label)  # a label out of range is the caller's error, not the background's
+        if self._newest_label is None or about.label < self._newest_label:
+            refuse_to_go_back(self.root, about.label)
+        self._newest_label = about.label
+        if self._worker is None:
+            self._parent_id = self._write(placed, about)
+            return True
+        self._buffers = snapshot.buffers_for(placed, self._buffers)
+        self._pending = self._worker.submit(self._write, snapshot.copy_into(self._buffers, placed), about)
+        return True
+
+    def prepare(self, state: Any) -> None:
+        """Allocate the host buffers before the first save, so that it blocks no longer than the others."""
+        if self._worker is not None and self._pending is None:
+            self._buffers = snapshot.buffers_for(layout.place(state), self._buffers)
+
+    def wait(self) -> None:
+        """Wait until the save in flight is safe.
+
+        Raises:
+            CheckpointSaveError: If it failed; each failure is raised once.
+        """
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            self._parent_id = pending.result()
+
+    def close(self) -> None:
+        """Wait for the save in flight and give up the root; calling it twice is fine.
+
+        Raises:
+            CheckpointSaveError: If that save failed.
+        """
+        self._closed = True
+        try:
+            self.wait()
+        finally:
+            if self._worker is not None:
+                self._worker.shutdown()
+            unlock_root(self._lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        try:
+            self.close()
+        except CheckpointError as failure:
+            if error is None:
+                raise
+            error.add_note(f"besides, the last checkpoint was not written: {failure}")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise CheckpointSaveError(f"the Checkpointer of {self.root} is closed; make a new one")
+
+    def _write(self, placed: Sequence[Placed], about: About) -> str:
+        """Write one checkpoint, then tidy up; the id of the checkpoint. Runs in the background if there is one."""
+        try:
+            path = os.path.join(self.root, directory_name(about.label))
+            if about.reason == "exception" or (about.metrics and self.policy.keep_best):
+                about = replace(about, finite=_all_finite(placed))
+            make_way(path, self.run_id)
+            checkpoint_id = write_checkpoint(path, placed, about)
+            refresh_links(self.root, path, self.policy)
+            apply_retention(self.root, self.policy, self.run_id)
+        except Exception as error:
+            _log.error("checkpoint %d was not written: %s", about.label, error)  # now, in case nobody ever calls again
+            raise
+        return checkpoint_id
+
+    # --- as a listener ----------------------------------------------------------------------------------------------
+
+    def __call__(self, event: Event) -> None:
+        """Save if one is due after this event.
+
+        Whatever the order in which a validation and the end of its batch are reported, the checkpoint that stays is the one written
+        after the validation, with its metrics.
+        """
+        if self._pending is not None and self._pending.done():
+            self.wait()
+        if event.stage in (Stage.SETUP, Stage.BEFORE_TRAINING):
+            self._begin(event)
+        elif event.stage in (Stage.AFTER_BATCH, Stage.AFTER_VALIDATION, Stage.AFTER_EPOCH):
+            now = self._due(event)
+            again = event.stage is Stage.AFTER_VALIDATION and self._saved == _place_of(event)
+            if (now or again) and self._save_event(event, "periodic") and now:
+                self._last = now
+        elif event.stage is Stage.AFTER_TRAINING:
+            self.wait()
+            if self._saved != _place_of(event):
+                self._save_event(event, "final")
+            self.wait()
+
+    def _begin(self, event: Event) -> None:
+        if self._last is None:
+            refuse_to_go_back(self.root, event.batch_count)
+            self.prepare(event.state)
+            self._look(event, time.monotonic())
+
+    def _look(self, event: Event, seconds: float) -> Moment:
+        """Read the step counter, which waits for the device, and remember when that was."""
+        moment = Moment(int(event.state.counters.step_count), event.epoch_count, seconds)
+        self._last_look = (event.batch_count, moment.step)
+        if self._last is None:
+            self._last = moment
+        return moment
+
+    def _due(self, event: Event) -> Moment | None:
+        """The present moment if a save is due."""
+        seconds = time.monotonic()
+        if self._last is None:  # the run began before we could hear it: all that is known is the latest batch
+            first = self._look(event, seconds)
+            self._last = first._replace(step=max(first.step - 1, 0))
+        batch, step = self._last_look
+        # updates never exceed batches, so most of the time it is clear without asking the device that nothing is due
+        if not could_be_due(self.cadence, self._last, step + event.batch_count - batch, Moment(0, event.epoch_count, seconds)):
+            return None
+        now = self._look(event, seconds)
+        return now if is_due(self.cadence, self._last, now) else None
+
+    def _save_event(self, event: Event, reason: Reason) -> bool:
+        metrics = {**event.metrics, **(event.validation or {})}
+        written = self.save(event.state, event.batch_count, reason=reason, metrics=metrics)
+        if written:
+            self._saved = _place_of(event)
+        return written
+
+
+def _place_of(event: Event) -> tuple[int, int]:
+    return event.batch_count, event.epoch_count
+
+
+def _best_rules(rules: str | Best | Sequence[str | Best] | None) -> tuple[Best, ...]:
+    listed = [] if rules is None else [rules] if isinstance(rules, str | Best) else list(rules)
+    return tuple(rule if isinstance(rule, Best) else _best_rule(rule) for rule in listed)
+
+
+def _best_rule(text: str) -> Best:
+    metric, mode = parse_best(text if text.startswith("best:") else f"best:{text}")
+    return Best(metric, mode)
+
+
+def _plain_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Scalars as floats; what is no scalar cannot rank checkpoints and is left out."""
+    scalars = {name: value for name, value in metrics.items() if isinstance(value, int | float) or getattr(value, "ndim", None) == 0}
+    return {name: float(value) for name, value in scalars.items()}
+
+
+def _all_finite(placed: Sequence[Placed]) -> bool:
+    weights = [item.leaf for item in placed if item.file == MODEL_FILE and isinstance(item.leaf, Tensor)]
+    return all(bool(torch.isfinite(leaf.float() if leaf.itemsize == 1 else leaf).all()) for leaf in weights)

@@ -1,0 +1,77 @@
+"""Which checkpoints may be deleted: a pure function of what there is.
+
+A checkpoint stays if any rule wants it. Nothing here touches a file; the deleting is done after a newer checkpoint is safe.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .best import Mode, best_of
+from .manifest import Manifest, Reason
+from .store import Checkpoint
+
+LASTING: frozenset[Reason] = frozenset({"final", "manual"})
+
+
+@dataclass(frozen=True)
+class Best:
+    """Keep the `count` best by a metric."""
+
+    metric: str
+    mode: Mode = "min"
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("min", "max"):
+            raise ValueError(f"mode must be 'min' or 'max', got {self.mode!r}")
+        if self.count < 1:
+            raise ValueError(f"count must be at least 1, got {self.count}")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What to keep: the union of these rules.
+
+    `keep_every` keeps those whose `step_count` (label, for trees without counters) is a positive multiple of it.
+    """
+
+    keep_last: int = 3
+    keep_best: tuple[Best, ...] = ()
+    keep_every: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.keep_last < 1:
+            raise ValueError(f"keep_last must be at least 1, got {self.keep_last}; the newest checkpoint is never deleted")
+        if self.keep_every is not None and self.keep_every < 1:
+            raise ValueError(f"keep_every must be at least 1, got {self.keep_every}")
+
+
+class Plan(NamedTuple):
+    """Checkpoints by what shall become of them, each oldest first."""
+
+    keep: list[Checkpoint]
+    delete: list[Checkpoint]
+
+
+def plan(checkpoints: Sequence[Checkpoint], policy: Policy, *, run_id: str, protected: Collection[str] = ()) -> Plan:
+    """Decide what to delete.
+
+    Args:
+        checkpoints: The committed checkpoints of a root, in any order.
+        run_id: Only checkpoints of this run are ever deleted, or counted.
+        protected: Paths that stay in any case.
+    """
+    ordered = sorted(checkpoints, key=lambda checkpoint: checkpoint.manifest.label)
+    own = [checkpoint for checkpoint in ordered if checkpoint.manifest.run_id == run_id]
+    wanted = {checkpoint.path for checkpoint in own[-policy.keep_last :]} | set(protected)
+    for rule in policy.keep_best:
+        wanted |= {checkpoint.path for checkpoint in best_of(own, rule.metric, rule.mode)[: rule.count]}
+    wanted |= {checkpoint.path for checkpoint in own if _lasts(checkpoint.manifest, policy.keep_every)}
+    wanted |= {checkpoint.path for checkpoint in ordered if checkpoint.manifest.run_id != run_id}
+    return Plan([c for c in ordered if c.path in wanted], [c for c in ordered if c.path not in wanted])
+
+
+def _lasts(manifest: Manifest, keep_every: int | None) -> bool:
+    step = manifest.counters.get("step_count", manifest.label)
+    return manifest.reason in LASTING or (keep_every is not None and step > 0 and step % keep_every == 0)
