@@ -93,6 +93,7 @@ class Training:
         )
         self.step = build_step(program.objective(), optimizer, hooks, microbatches, grad_engine, world_size)
         self.evaluate = program.evaluate
+        self._program = program
 
         def init(seed: int = 0, device: torch.device | str | None = None) -> TrainState:
             """The state before the first batch: weights as the modules hold them now, copied to `device`."""
@@ -102,6 +103,14 @@ class Training:
             return dataclasses.replace(state, aliases=layout.aliases)
 
         self.init = init
+
+    def evaluator(
+        self, *, forward: Callable[[Any, Any], Any] | None = None, loss: Composable | Callable[[Any, Any], Any] | None = None
+    ) -> Callable[..., tuple[Any, dict[str, Sums]]]:
+        """An `evaluate` with another forward pass or loss."""
+        changes: dict[str, Any] = {} if forward is None else {"forward_fn": forward}
+        changes |= {} if loss is None else {"loss": as_loss(loss)}
+        return dataclasses.replace(self._program, **changes).evaluate
 
 
 def _check_choice(what: str, value: Any, known: Sequence[str]) -> None:

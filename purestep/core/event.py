@@ -4,6 +4,7 @@ Listeners are callables on events. They run on the host, cannot change training,
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,32 +14,52 @@ from .state import TrainState
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """One moment of a run."""
+    """One moment of a run.
+
+    The plain numbers are known without looking at the device. `step_count`, `applied` and the metrics wait for it: a listener that acts
+    rarely asks `step_bound` first.
+    """
 
     stage: Stage
     state: TrainState
     batch_count: int
-    """Mirrored on the host: known without looking at the device."""
     epoch_count: int
     epoch_step_count: int
-    step_count: int
-    """Updates applied; read from the device only when something is due, so between reports it may be that of the latest look."""
+    step_bound: int
+    """No more updates than this can have been applied."""
     metrics: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Of the latest batch: 0-d tensors; converting one waits for the device."""
+    """Of the latest batch, 0-d tensors."""
     validation: Mapping[str, float] | None = None
-    """Summary of a validation that has just been done."""
+    """Summary of the validation that belongs to this moment."""
     num_batches: int | None = None
-    """Batches an epoch, where known."""
+    """Batches of an epoch, where known."""
     target: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """Where the run ends: `num_epochs` or `num_steps`."""
+    """Where the run ends: `{"num_epochs": n}` or `{"num_steps": n}`."""
     batch: Any = None
+
+    @functools.cached_property
+    def step_count(self) -> int:
+        """Updates applied."""
+        return int(self.state.counters.step_count)
 
 
 @dataclasses.dataclass(frozen=True)
 class Stop:
-    """Returned by a listener that wants the run to end after this batch."""
+    """Returned by a listener that wants the run to end at this point."""
 
     reason: str
 
 
 Listener = Callable[[Event], Stop | None]
+
+
+def crossed(every: int | None, before: int, after: int) -> bool:
+    """Whether a count passed a multiple of `every` on its way from `before` to `after`.
+
+    A cadence fires on the transition, never again while the count is parked.
+
+    Example:
+        >>> crossed(10, 9, 10), crossed(10, 10, 10), crossed(None, 0, 100)
+        (True, False, False)
+    """
+    return every is not None and after // every > before // every

@@ -19,7 +19,7 @@ from .hook import Hook, Stage, StepContext, check_hooks, run_hooks
 from .loss import LossOutput, Sums, as_sums, divide, merge_sums, sum_of, total_loss
 from .schedule import scalar_like
 from .state import Counters, TrainState, count_batch, zero_counters
-from .transform import Gated, GradientTransform, apply_updates, check_needs, collect_metrics
+from .transform import Gated, GradientTransform, apply_updates, check_needs, children, collect_metrics
 from .tree import Tree
 
 Metrics = dict[str, Tensor]
@@ -406,6 +406,17 @@ def observe(state: TrainState, value: float | Tensor) -> TrainState:
     if told is state.opt_state:
         raise ValueError("observe: no transform in this optimizer waits for a validation value; add reduce_on_plateau(driven_by='validation')")
     return dataclasses.replace(state, opt_state=told)
+
+
+def observes(state: TrainState) -> bool:
+    """Whether some part of the optimizer waits for a validation value."""
+    return bool(_having(state.opt_state, "observe"))
+
+
+def _having(node: Any, method: str) -> bool:
+    if callable(getattr(type(node), method, None)):
+        return True
+    return any(_having(child, method) for _, child in children(node) if not isinstance(child, Tensor))
 
 
 def _tell(node: Any, method: str, *args: Any) -> Any:

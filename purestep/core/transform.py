@@ -132,7 +132,7 @@ def apply_updates(params: Tree, updates: Tree) -> Tree:
 # --- looking into states ------------------------------------------------------------------------------------------
 
 
-def _children(state: Any) -> Iterator[tuple[str, Any]]:
+def children(state: Any) -> Iterator[tuple[str, Any]]:
     """Names and values one level down: of dicts, NamedTuples, sequences and nodes."""
     if isinstance(state, Mapping):
         yield from state.items()
@@ -159,7 +159,7 @@ def collect_metrics(state: Any, name: str, kind: str = "optimizer") -> dict[str,
             for key, value in own.items():
                 full = key if "/" in key else "/".join((kind, *(named[:-1] or named[-1:]), key))
                 found[full] = value
-        for key, child in _children(node):
+        for key, child in children(node):
             if key != "metrics" and not isinstance(child, Tensor):
                 visit(child, (*path, key))
 
@@ -195,7 +195,7 @@ def _hyperparams(state: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str,
     if isinstance(state, Hyperparam):
         yield path, state
         return
-    for key, child in _children(state):
+    for key, child in children(state):
         yield from _hyperparams(child, (*path, key))
 
 
@@ -206,7 +206,7 @@ def _replace(state: Any, path: tuple[str, ...], chosen: dict[tuple[str, ...], fl
         return state._replace(value=torch.full_like(state.value, 0.0) + chosen[path])
     if not any(where[: len(path)] == path for where in chosen):
         return state
-    children = {key: _replace(child, (*path, key), chosen) for key, child in _children(state)}
+    children = {key: _replace(child, (*path, key), chosen) for key, child in children(state)}
     if isinstance(state, Mapping):
         return children
     if hasattr(state, "_replace"):

@@ -1,0 +1,137 @@
+"""One pass over held-out data: sums and counts, divided once at the end.
+
+The result does not depend on batch size, order or padding, and nothing of training changes: not a mode, not a random number.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .core import tree
+from .core.loss import Composable, Sums, as_loss, divide
+from .core.state import TrainState
+from .errors import DataError
+from .hooks import average
+from .training import Training
+
+Evaluate = Callable[..., tuple[Any, dict[str, Sums]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Validation:
+    """What to validate on, how, and how often.
+
+    Args:
+        data: Batches; anything that can be iterated again and again.
+        every_n_steps: After every so many applied updates.
+        every_n_epochs: After every so many epochs. With neither, once at the end; a final pass is made in any case.
+        use_ema: Evaluate averaged parameters if the state has any.
+        forward: Another forward pass than training's.
+        loss: Another loss than training's.
+        metrics: Objects with `empty() -> state`, `add(state, predictions, batch) -> state`, `result(state) -> {name: value}`.
+        batch_callback: Called as `(*, batch, predictions, loss, batch_count, step_count, epoch)` after each batch.
+
+    Raises:
+        ValueError: If both cadences are given, or one is not positive.
+        DataError: If the data can be iterated only once.
+    """
+
+    data: Iterable[Any]
+    every_n_steps: int | None = None
+    every_n_epochs: int | None = None
+    use_ema: bool = True
+    forward: Callable[[Any, Any], Any] | None = None
+    loss: Composable | Callable[[Any, Any], Any] | None = None
+    metrics: Sequence[Any] = ()
+    batch_callback: Callable[..., None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.every_n_steps is not None and self.every_n_epochs is not None:
+            raise ValueError("Validation: give every_n_steps or every_n_epochs, not both")
+        for name in ("every_n_steps", "every_n_epochs"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ValueError(f"Validation: {name} must be at least 1, got {value}")
+        if iter(self.data) is self.data:
+            raise DataError("Validation: data is an iterator, which is empty after one pass; give a list or a Loader")
+
+
+def evaluate_model(training: Training, validation: Validation, evaluate: Evaluate | None = None) -> Evaluate:
+    """The function that evaluates one batch: a compiled one if given, else training's own with the validation's forward and loss."""
+    if evaluate is not None:
+        return evaluate
+    if validation.forward is None and validation.loss is None:
+        return training.evaluate
+    return training.evaluator(forward=validation.forward, loss=validation.loss)
+
+
+def validate(training: Training, state: TrainState, validation: Validation, evaluate: Evaluate | None = None) -> dict[str, float]:
+    """Evaluate a state on all of the validation's data.
+
+    Args:
+        evaluate: A compiled form of `training.evaluate`, where there is one.
+
+    Returns:
+        `loss/total`, `loss/<term>/unweighted`, `loss/<term>/weight`, what the metrics give, `num_batches`, and `ema` (1 or 0: averaged
+        parameters were used).
+
+    Raises:
+        DataError: If the data is empty.
+    """
+    run = evaluate_model(training, validation, evaluate)
+    params, buffers, averaged = _parameters(state, validation)
+    totals: dict[str, tuple[Tensor, Tensor]] = {}
+    accumulators = [metric.empty() for metric in validation.metrics]
+    device = tree.leaves(state.params)[0].device
+    num_batches = 0
+    for batch in validation.data:
+        batch = tree.to_device(batch, device)
+        predictions, sums = run(state, batch, params=params, buffers=buffers)
+        totals = {name: _add(totals.get(name), part) for name, part in sums.items()}
+        accumulators = [metric.add(kept, predictions, batch) for metric, kept in zip(validation.metrics, accumulators, strict=True)]
+        if validation.batch_callback is not None:
+            _call_back(validation.batch_callback, training, state, batch, predictions, sums, num_batches)
+        num_batches += 1
+    if num_batches == 0:
+        raise DataError("Validation: the data has no batches")
+    summary = {**_losses(training, validation, state, totals), "num_batches": float(num_batches), "ema": float(averaged)}
+    for metric, kept in zip(validation.metrics, accumulators, strict=True):
+        summary |= {name: float(value) for name, value in metric.result(kept).items()}
+    return summary
+
+
+def _parameters(state: TrainState, validation: Validation) -> tuple[Any, Any, bool]:
+    name = next((name for name, kept in state.hook_state.items() if getattr(kept, "is_average", False)), None)
+    if not validation.use_ema or name is None:
+        return state.params, state.buffers, False
+    return *average(state, name), True
+
+
+def _add(total: tuple[Tensor, Tensor] | None, part: Sums) -> tuple[Tensor, Tensor]:
+    new = (part.numerator.to(torch.float64), part.denominator.to(torch.float64))
+    return new if total is None else (total[0] + new[0], total[1] + new[1])
+
+
+def _losses(training: Training, validation: Validation, state: TrainState, totals: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, float]:
+    loss = training.loss if validation.loss is None else as_loss(validation.loss)
+    weights, _ = loss.weights(state.counters.step_count, state.counters.epoch_count)
+    means = {name: divide(*pair) for name, pair in totals.items()}
+    summary = {"loss/total": float(sum(weights[name] * mean for name, mean in means.items()))}
+    for name, mean in means.items():
+        summary |= {f"loss/{name}/unweighted": float(mean), f"loss/{name}/weight": float(weights[name])}
+    return summary
+
+
+def _call_back(
+    callback: Callable[..., None], training: Training, state: TrainState, batch: Any, predictions: Any, sums: Mapping[str, Sums], index: int
+) -> None:
+    callback(
+        batch=batch,
+        predictions=predictions,
+        loss=sums,
+        batch_count=index,
+        step_count=int(state.counters.step_count),
+        epoch=int(state.counters.epoch_count),
+    )
