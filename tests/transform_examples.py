@@ -7,29 +7,62 @@ import torch
 from purestep import schedules
 from purestep.core import tree
 from purestep.core.transform import Gated, apply_updates
-from purestep.optimizers import OPTIMIZERS
-from purestep.transforms import TRANSFORMS
+from purestep.optimizers import OPTIMIZERS, adam, sgd
+from purestep.transforms import TRANSFORMS, chain, inject_hyperparams, measure_with_ema, named_chain, normalize, scale, trace
 
 TABLE = {f"transforms.{name}": make for name, make in TRANSFORMS.items()} | {
     f"optimizers.{name}": make for name, make in OPTIMIZERS.items()
 }
 
-# Arguments of those that cannot do without. Every optimizer that wants a learning rate gets LEARNING_RATE.
+LEARNING_RATE = 0.05
+
+# Arguments of those that cannot do without, or that would do nothing. Optimizers get LEARNING_RATE where they want one.
 ARGUMENTS = {
     "transforms.accumulate": {"every": 2},
+    "transforms.adaptive_grad_clip": {"clipping": 0.1},
     "transforms.add_decayed_weights": {"weight_decay": 0.1},
+    "transforms.add_noise": {"eta": 0.01, "gamma": 0.55},
+    "transforms.apply_every": {"k": 2},
     "transforms.clip": {"max_delta": 0.5},
+    "transforms.clip_by_block_rms": {"threshold": 0.5},
     "transforms.clip_by_global_norm": {"max_norm": 1.0},
+    "transforms.clip_by_leaf_norm": {"max_norm": 0.5},
+    "transforms.clip_by_percentile": {"percentile": 50.0, "window": 4, "warmup": 1},
+    "transforms.conditionally_mask": {"inner": trace(0.9), "should_transform_fn": lambda step: step % 2 == 0},
+    "transforms.conditionally_transform": {"inner": trace(0.9), "should_transform_fn": lambda step: step % 2 == 0},
+    "transforms.dynamic_loss_scale": {"growth_interval": 2},
+    "transforms.ema": {"decay": 0.9},
+    "transforms.flatten": {"inner": adam(0.1)},
+    "transforms.lookahead": {"fast_optimizer": adam(0.1), "sync_period": 2, "slow_step_size": 0.5, "reset_state": True},
+    "transforms.mechanize": {"base_optimizer": adam(0.1)},
+    "transforms.monitor": {"measures": {"norm": tree.global_norm, "mean_norm": measure_with_ema(tree.global_norm, 0.9)}},
+    "transforms.named": {"name": "mine", "transform": adam(0.1)},
+    "transforms.sam": {"optimizer": sgd(0.1), "adv_optimizer": chain(normalize(), sgd(0.05))},
     "transforms.scale": {"step_size": -0.1},
+    "transforms.scale_by_factored_rms": {"min_dim_size_to_factor": 2},
     "transforms.scale_by_learning_rate": {"learning_rate": schedules.linear(0.1, 0.0, 10)},
+    "transforms.scale_by_madgrad": {"learning_rate": 0.01},
+    "transforms.scale_by_relative_step": {"learning_rate": 0.1, "weight_decay": 0.1},
     "transforms.scale_by_schedule": {"step_size_fn": schedules.linear(-0.1, 0.0, 10)},
+    "transforms.schedule_free": {"base_optimizer": sgd(0.1), "learning_rate": 0.1},
+    "transforms.selective_transform": {"optimizer": adam(0.1), "freeze_mask": lambda params: tree.map(lambda p: p.ndim < 2, params)},
+    "transforms.skip_large_updates": {"max_squared_norm": 100.0},
+    "transforms.skip_spikes": {"window": 4, "warmup": 2, "by": "grad_norm"},
+    "transforms.snapshot": {"measure_name": "norm", "measure": tree.global_norm},
+    "transforms.split_real_and_imaginary": {"inner": adam(0.1)},
     "transforms.trace": {"decay": 0.9, "nesterov": True},
 }
-LEARNING_RATE = 0.05
+# Factories that take more than names and values.
+BUILDERS = {
+    "transforms.inject_hyperparams": lambda: inject_hyperparams(adam)(0.1, b2=schedules.linear(0.9, 0.99, 10)),
+    "transforms.named_chain": lambda: named_chain(("first", trace(0.9)), ("second", scale(-0.1))),
+}
 
 
 def example(name, **changes):
     make = TABLE[name]
+    if name in BUILDERS:
+        return BUILDERS[name]()
     wants_rate = "learning_rate" in inspect.signature(make).parameters and name.startswith("optimizers.")
     return make(**({"learning_rate": LEARNING_RATE} if wants_rate else {}) | ARGUMENTS.get(name, {}) | changes)
 

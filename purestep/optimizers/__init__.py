@@ -1,12 +1,56 @@
 """Finished optimizers: named chains of transforms; `OPTIMIZERS` is the table that the laws run over and a spec chooses from."""
 
+from ..transforms.estimated_distance import dadapt_adamw, prodigy
+from ..transforms.iterate_averaging import schedule_free_eval_params
+from ..transforms.model_based import momo, momo_adam
 from .adam_family import adam, adamw
+from .adam_relatives import amsgrad, lamb, nadam, nadamw, radam
+from .adam_successors import acprop, ademamix, adopt, simplified_ademamix
+from .factored import adafactor, adafactor_torch
 from .gradient_descent import sgd
+from .layerwise_adaptive import lars
+from .matrix_methods import muon
+from .parameter_free import cocob, dog, dowg, madgrad
+from .root_mean_square import adagrad, rmsprop
+from .schedule_free_family import schedule_free_adamw, schedule_free_sgd
+from .sign_methods import lion
 
 OPTIMIZERS = {
+    # gradient descent
     "sgd": sgd,
+    "lars": lars,
+    "lion": lion,
+    # running moments
     "adam": adam,
     "adamw": adamw,
+    "nadam": nadam,
+    "nadamw": nadamw,
+    "amsgrad": amsgrad,
+    "radam": radam,
+    "lamb": lamb,
+    "rmsprop": rmsprop,
+    "adagrad": adagrad,
+    "adafactor": adafactor,
+    "adafactor_torch": adafactor_torch,
+    # matrices
+    "muon": muon,
+    # schedule-free
+    "schedule_free_sgd": schedule_free_sgd,
+    "schedule_free_adamw": schedule_free_adamw,
+    # successors of Adam
+    "ademamix": ademamix,
+    "simplified_ademamix": simplified_ademamix,
+    "adopt": adopt,
+    "acprop": acprop,
+    # without a learning rate
+    "momo": momo,
+    "momo_adam": momo_adam,
+    "prodigy": prodigy,
+    "dadapt_adamw": dadapt_adamw,
+    "dog": dog,
+    "dowg": dowg,
+    "cocob": cocob,
+    "madgrad": madgrad,
 }
 
 __all__ = ["OPTIMIZERS", *OPTIMIZERS]

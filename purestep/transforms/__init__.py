@@ -7,12 +7,44 @@ from ..core.selection import freeze, masked, partition
 from ..core.transform import chain, stateless
 from .accumulation import accumulate
 from .adam_moments import scale_by_adam
+from .adam_variants import scale_by_amsgrad, scale_by_nadam, scale_by_radam
+from .averaging import ema
+from .block_clipping import adaptive_grad_clip, clip_by_block_rms, clip_by_leaf_norm, unitwise_clip, unitwise_norm
+from .block_norms import centralize, normalize_by_update_norm, scale_by_param_block_norm, scale_by_param_block_rms, scale_by_trust_ratio
 from .clipping import clip, clip_by_global_norm
+from .coin_betting import scale_by_cocob
+from .conditional import conditionally_mask, conditionally_transform
+from .constraints import keep_params_nonnegative, zero_nans
 from .decay import add_decayed_weights
+from .delayed_squares import scale_by_acprop, scale_by_adopt
+from .dimensions import MuonDimensionNumbers
+from .distance_over_gradients import scale_by_dog, scale_by_dowg
+from .dual_averaging import scale_by_madgrad
+from .every_kth import apply_every
+from .factored import scale_by_factored_rms, scale_by_relative_step
+from .freezing import selective_transform
+from .injection import inject_hyperparams
+from .iterate_averaging import schedule_free, schedule_free_eval_params
+from .layouts import flatten, split_real_and_imaginary
+from .loss_scaling import dynamic_loss_scale
 from .momentum import trace
+from .monitoring import measure_with_ema, monitor, snapshot
+from .naming import named, named_chain
+from .noise import add_noise
 from .nonfinite import skip_nonfinite
+from .orthogonal import orthogonalize_via_newton_schulz, scale_by_muon, scale_by_shape
 from .pass_through import identity, set_to_zero
+from .per_example import per_example_global_norm_clip, per_example_layer_norm_clip
+from .percentile_clipping import clip_by_percentile
+from .root_mean_square import scale_by_rms, scale_by_rss, scale_by_stddev
 from .scaling import scale, scale_by_learning_rate, scale_by_schedule
+from .sharpness import normalize, sam
+from .sign_momentum import scale_by_lion, scale_by_sign
+from .slow_weights import lookahead
+from .spikes import skip_large_updates, skip_spikes
+from .target_networks import incremental_update, periodic_update
+from .tuned_scale import mechanize
+from .two_means import scale_by_ademamix, scale_by_simplified_ademamix
 
 TRANSFORMS = {
     # as they are
@@ -20,18 +52,95 @@ TRANSFORMS = {
     "set_to_zero": set_to_zero,
     # gates
     "accumulate": accumulate,
+    "dynamic_loss_scale": dynamic_loss_scale,
+    "skip_large_updates": skip_large_updates,
     "skip_nonfinite": skip_nonfinite,
+    "skip_spikes": skip_spikes,
     # bounds
+    "adaptive_grad_clip": adaptive_grad_clip,
     "clip": clip,
+    "clip_by_block_rms": clip_by_block_rms,
     "clip_by_global_norm": clip_by_global_norm,
+    "clip_by_leaf_norm": clip_by_leaf_norm,
+    "clip_by_percentile": clip_by_percentile,
+    "keep_params_nonnegative": keep_params_nonnegative,
+    "zero_nans": zero_nans,
     # scaling
+    "normalize_by_update_norm": normalize_by_update_norm,
     "scale": scale,
     "scale_by_learning_rate": scale_by_learning_rate,
     "scale_by_schedule": scale_by_schedule,
+    "scale_by_sign": scale_by_sign,
+    "scale_by_relative_step": scale_by_relative_step,
+    # running moments
     "scale_by_adam": scale_by_adam,
-    # momentum and decay
-    "trace": trace,
+    "scale_by_amsgrad": scale_by_amsgrad,
+    "scale_by_factored_rms": scale_by_factored_rms,
+    "scale_by_lion": scale_by_lion,
+    "scale_by_nadam": scale_by_nadam,
+    "scale_by_radam": scale_by_radam,
+    "scale_by_rms": scale_by_rms,
+    "scale_by_rss": scale_by_rss,
+    "scale_by_stddev": scale_by_stddev,
+    # relative to the parameters
     "add_decayed_weights": add_decayed_weights,
+    "scale_by_param_block_norm": scale_by_param_block_norm,
+    "scale_by_param_block_rms": scale_by_param_block_rms,
+    "scale_by_trust_ratio": scale_by_trust_ratio,
+    # momentum and sums
+    "apply_every": apply_every,
+    "ema": ema,
+    "trace": trace,
+    # shape of the updates
+    "add_noise": add_noise,
+    "centralize": centralize,
+    # around other transforms
+    "conditionally_mask": conditionally_mask,
+    "conditionally_transform": conditionally_transform,
+    "flatten": flatten,
+    "inject_hyperparams": inject_hyperparams,
+    "lookahead": lookahead,
+    "named": named,
+    "named_chain": named_chain,
+    "selective_transform": selective_transform,
+    "split_real_and_imaginary": split_real_and_imaginary,
+    # measurements
+    "monitor": monitor,
+    "snapshot": snapshot,
+    "normalize": normalize,
+    "scale_by_madgrad": scale_by_madgrad,
+    "scale_by_cocob": scale_by_cocob,
+    "scale_by_dog": scale_by_dog,
+    "scale_by_dowg": scale_by_dowg,
+    "scale_by_adopt": scale_by_adopt,
+    "scale_by_acprop": scale_by_acprop,
+    "scale_by_ademamix": scale_by_ademamix,
+    "scale_by_simplified_ademamix": scale_by_simplified_ademamix,
+    # matrices
+    "scale_by_muon": scale_by_muon,
+    "scale_by_shape": scale_by_shape,
+    # wrappers
+    "sam": sam,
+    "mechanize": mechanize,
+    "schedule_free": schedule_free,
 }
 
-__all__ = ["TRANSFORMS", "chain", "freeze", "masked", "partition", "stateless", *TRANSFORMS]
+__all__ = [
+    "TRANSFORMS",
+    "MuonDimensionNumbers",
+    "chain",
+    "freeze",
+    "incremental_update",
+    "masked",
+    "measure_with_ema",
+    "orthogonalize_via_newton_schulz",
+    "partition",
+    "per_example_global_norm_clip",
+    "per_example_layer_norm_clip",
+    "periodic_update",
+    "schedule_free_eval_params",
+    "stateless",
+    "unitwise_clip",
+    "unitwise_norm",
+    *TRANSFORMS,
+]

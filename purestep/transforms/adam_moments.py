@@ -59,7 +59,7 @@ def scale_by_adam(
         count = state.count + 1
         mu = decay_mean(old_mu, wide, b1)
         nu = decay_squares(tree.leaves(state.nu), wide, b2)
-        mean, correction = (_looking_ahead(mu, wide, b1, count), 1.0) if nesterov else (mu, bias_correction(b1, count))
+        mean, correction = (looking_ahead(mu, wide, b1, count), 1.0) if nesterov else (mu, bias_correction(b1, count))
         out = leafwise.div(mean, adam_denominator(nu, bias_correction(b2, count), correction, eps, eps_root))
         stored = leafwise.cast(mu, [m.dtype for m in old_mu])
         return tree.unflatten(structure, out), ScaleByAdamState(count, tree.unflatten(structure, stored), tree.unflatten(structure, nu))
@@ -75,6 +75,7 @@ def adam_denominator(nu: Leaves, nu_correction: Tensor, mu_correction: Tensor | 
     return leafwise.mul(leafwise.add(root, eps), mu_correction)
 
 
-def _looking_ahead(mu: Leaves, updates: Leaves, b1: float, count: Tensor) -> Leaves:
+def looking_ahead(mu: Leaves, updates: Leaves, b1: float, count: Tensor) -> Leaves:
+    """The bias-corrected mean after one more step with the same update: `b1 m / (1 - b1^(t+1)) + (1 - b1) u / (1 - b1^t)`."""
     ahead = leafwise.mul(mu, b1 / bias_correction(b1, count + 1))
     return leafwise.add(ahead, leafwise.mul(updates, (1 - b1) / bias_correction(b1, count)))

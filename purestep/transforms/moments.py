@@ -52,6 +52,13 @@ def magnitude_squared(updates: Leaves) -> Leaves:
     return [(u * u.conj()).real if u.is_complex() else u * u for u in updates]
 
 
+def power(base: float | Tensor, count: Tensor) -> Tensor:
+    """`base^count`, 0-d float64."""
+    if isinstance(base, Tensor):
+        return torch.exp(count.double() * torch.log(base))
+    return torch.exp(count.double() * math.log(base)) if base > 0 else torch.zeros_like(count, dtype=torch.float64)
+
+
 def bias_correction(decay: float | Tensor, count: Tensor) -> Tensor:
     """`1 - decay^count`, 0-d float64, exact to the last bit for counts of any size.
 

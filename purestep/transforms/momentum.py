@@ -37,7 +37,7 @@ def trace(
     """
 
     def init(params: Tree) -> TraceState:
-        count = None if dampening == 0 else scalar_like(params, 0, torch.int64)
+        count = None if isinstance(dampening, float | int) and dampening == 0 else scalar_like(params, 0, torch.int64)
         return TraceState(zeros_of_moments(params, accumulator_dtype), count)
 
     def update(updates: Tree, state: TraceState, params: Tree = None, **extra: Any) -> tuple[Tree, TraceState]:

@@ -1,0 +1,40 @@
+"""Optimizers that fit the length of a step to each leaf: `lars`."""
+
+from ..core.schedule import ScalarOrSchedule
+from ..core.selection import Mask, masked
+from ..core.transform import GradientTransform, chain
+from ..transforms.block_norms import scale_by_trust_ratio
+from ..transforms.decay import add_decayed_weights
+from ..transforms.momentum import trace
+from ..transforms.scaling import scale_by_learning_rate
+
+
+def lars(
+    learning_rate: ScalarOrSchedule,
+    weight_decay: ScalarOrSchedule = 0.0,
+    weight_decay_mask: Mask = True,
+    trust_coefficient: float = 0.001,
+    eps: float = 0.0,
+    trust_ratio_mask: Mask = True,
+    momentum: float = 0.9,
+    nesterov: bool = False,
+) -> GradientTransform:
+    """Gradient descent with momentum whose steps are proportional, leaf by leaf, to the parameters' norm.
+
+    The learning rate stands before the momentum, as in the paper.
+
+    Args:
+        weight_decay: Added before the trust ratio.
+        weight_decay_mask: Which leaves decay.
+        trust_ratio_mask: Which leaves are scaled by the ratio; biases and scales usually are not.
+
+    Reference:
+        You et al., "Large batch training of convolutional networks", 2017, Algorithm 1. arXiv:1708.03888
+    """
+    return chain(
+        add_decayed_weights(weight_decay, weight_decay_mask),
+        masked(scale_by_trust_ratio(trust_coefficient=trust_coefficient, eps=eps), trust_ratio_mask),
+        scale_by_learning_rate(learning_rate),
+        trace(momentum, nesterov),
+        name="lars",
+    )

@@ -1,0 +1,153 @@
+"""Adafactor's second moments, kept as one row and one column per matrix: `scale_by_factored_rms`."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core import tree
+from ..core.schedule import Hyperparam, ScalarOrSchedule, init_hyperparam, next_hyperparam, scalar_like
+from ..core.transform import GradientTransform
+from ..core.tree import Tree
+from .adam_variants import Convention, check_convention
+from .block_norms import block_rms
+from .moments import magnitude_squared, wide_dtype, widen
+from .parameters import wide_params
+
+
+class FactoredState(NamedTuple):
+    """State of `scale_by_factored_rms`; a leaf that is factored has an empty `v`, any other an empty row and column."""
+
+    count: Tensor  # 0-d int64, updates so far
+    v_row: Tree  # mean of squares over the larger dimension
+    v_col: Tree  # mean of squares over the smaller dimension
+    v: Tree  # running mean of squares
+
+
+def factored_dims(shape: tuple[int, ...], min_dim_size_to_factor: int, convention: Convention) -> tuple[int, int] | None:
+    """The two dimensions that are averaged for the column and for the row, or None if the leaf is not factored.
+
+    optax takes the two largest if the smaller has at least `min_dim_size_to_factor` elements; torch the last two of any leaf.
+    """
+    if len(shape) < 2:
+        return None
+    if convention == "torch":
+        return len(shape) - 2, len(shape) - 1
+    *_, second, first = sorted(range(len(shape)), key=lambda dim: (shape[dim], dim))
+    return None if shape[second] < min_dim_size_to_factor else (second, first)
+
+
+def scale_by_factored_rms(
+    factored: bool = True,
+    decay_rate: float = 0.8,
+    step_offset: int = 0,
+    min_dim_size_to_factor: int = 128,
+    epsilon: float = 1e-30,
+    *,
+    convention: Convention = "optax",
+) -> GradientTransform:
+    """Divide by the root of a running mean of squares that is the outer product of a row and a column.
+
+        beta = 1 - t^-decay_rate;   row <- beta row + (1 - beta) mean_columns(u^2 + epsilon);   col likewise over rows
+        u <- u / sqrt(row col / mean(row))
+
+    Args:
+        factored: False keeps every square.
+        decay_rate: Exponent of the growing memory.
+        step_offset: Number of updates that do not count; `t` is at least 1.
+        min_dim_size_to_factor: Smaller matrices keep every square.
+        epsilon: Added to the squares; with "torch" the floor of the estimate's root, and of the mean of the rows.
+        convention: "torch" factors the last two dimensions of every leaf that has them, as `torch.optim.Adafactor` does.
+
+    Reference:
+        Shazeer and Stern, "Adafactor: adaptive learning rates with sublinear memory cost", 2018, Algorithm 4. arXiv:1804.04235
+    """
+    check_convention("scale_by_factored_rms", convention)
+
+    def dims_of(leaf: Tensor) -> tuple[int, int] | None:
+        return factored_dims(tuple(leaf.shape), min_dim_size_to_factor, convention) if factored else None
+
+    def zeros_without(leaf: Tensor, dim: int | None) -> Tensor:
+        shape = [0] if dim is None else [size for i, size in enumerate(leaf.shape) if i != dim]
+        return leaf.new_zeros(shape, dtype=wide_dtype(leaf.dtype).to_real())
+
+    def init(params: Tree) -> FactoredState:
+        def row_or_column(which: int) -> Tree:
+            return tree.map(lambda p: zeros_without(p, None if dims_of(p) is None else dims_of(p)[which]), params)
+
+        whole = tree.map(
+            lambda p: torch.zeros_like(p, dtype=wide_dtype(p.dtype).to_real()) if dims_of(p) is None else zeros_without(p, None), params
+        )
+        return FactoredState(scalar_like(params, 0, torch.int64), row_or_column(1), row_or_column(0), whole)
+
+    def one_leaf(u: Tensor, row: Tensor, col: Tensor, v: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        (squares,) = magnitude_squared([u])
+        added = epsilon if convention == "optax" else 0.0
+        weight, dims = weight.to(squares.dtype), dims_of(u)
+        if dims is None:
+            v = v + weight * (squares + added - v)
+            return u * _inverse_root(v, epsilon, convention), row, col, v
+        small, large = dims
+        row = row + weight * (_mean(squares, large) + added - row)
+        col = col + weight * (_mean(squares, small) + added - col)
+        mean = _mean(row, small - 1 if small > large else small, keepdim=True)
+        if convention == "torch":
+            estimate = row.unsqueeze(large) * col.unsqueeze(small) / mean.clamp(min=epsilon).unsqueeze(large)
+            return u * _inverse_root(estimate, epsilon, convention), row, col, v
+        return u * (row / mean).rsqrt().unsqueeze(large) * col.rsqrt().unsqueeze(small), row, col, v
+
+    def update(updates: Tree, state: FactoredState, params: Tree = None, **extra: Any) -> tuple[Tree, FactoredState]:
+        leaves, structure = tree.flatten(updates)
+        weight = torch.exp(-decay_rate * torch.log((state.count + 1 - step_offset).clamp(min=1).double()))
+        parts = (tree.leaves(part) for part in state[1:])
+        rows = [one_leaf(*leaf, weight) for leaf in zip(widen(leaves), *parts, strict=True)]
+        out, *new = ([row[i] for row in rows] for i in range(4))
+        return tree.unflatten(structure, out), FactoredState(state.count + 1, *(tree.unflatten(structure, part) for part in new))
+
+    return GradientTransform(init, update, "scale_by_factored_rms")
+
+
+def _mean(x: Tensor, dim: int, keepdim: bool = False) -> Tensor:
+    return x.sum(dim, keepdim=keepdim) / max(x.shape[dim], 1)
+
+
+def _inverse_root(squares: Tensor, epsilon: float, convention: Convention) -> Tensor:
+    return (squares.clamp(min=epsilon**2) if convention == "torch" else squares).rsqrt()
+
+
+class RelativeStepState(NamedTuple):
+    """State of `scale_by_relative_step`."""
+
+    count: Tensor  # 0-d int64, updates so far
+    learning_rate: Hyperparam
+
+    @property
+    def metrics(self) -> dict[str, Tensor]:
+        """The learning rate before it is made relative."""
+        return {"lr": self.learning_rate.value}
+
+
+def scale_by_relative_step(learning_rate: ScalarOrSchedule, weight_decay: float = 0.0, min_scale: float = 1e-3) -> GradientTransform:
+    """Steps of torch's Adafactor: `u <- -max(min_scale, rms(p)) min(learning_rate, 1 / sqrt(t)) u - learning_rate weight_decay p`.
+
+    Args:
+        learning_rate: Largest relative step.
+        weight_decay: Decoupled decay; unlike the step it is not relative.
+        min_scale: Smallest scale of a leaf.
+    """
+
+    def init(params: Tree) -> RelativeStepState:
+        return RelativeStepState(scalar_like(params, 0, torch.int64), init_hyperparam(learning_rate, params))
+
+    def update(updates: Tree, state: RelativeStepState, params: Tree = None, **extra: Any) -> tuple[Tree, RelativeStepState]:
+        rate, count = next_hyperparam(learning_rate, state.learning_rate), state.count + 1
+        relative = torch.minimum(rate.value, count.double().rsqrt())
+        leaves, structure = tree.flatten(updates)
+
+        def step(u: Tensor, p: Tensor) -> Tensor:
+            return -(block_rms(p, min_scale) * relative.to(p.dtype)) * u - (rate.value * weight_decay).to(p.dtype) * p
+
+        out = [step(u, p) for u, p in zip(widen(leaves), wide_params(params, "scale_by_relative_step"), strict=True)]
+        return tree.unflatten(structure, out), RelativeStepState(count, rate)
+
+    return GradientTransform(init, update, "scale_by_relative_step")
