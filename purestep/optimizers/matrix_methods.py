@@ -1,0 +1,121 @@
+"""Optimizers that treat a weight as the matrix it is: Muon."""
+
+from collections.abc import Sequence
+
+import torch
+
+from ..core import tree
+from ..core.schedule import ScalarOrSchedule
+from ..core.selection import Mask, masked
+from ..core.transform import GradientTransform, chain
+from ..core.tree import Tree
+from ..transforms.adam_moments import scale_by_adam
+from ..transforms.decay import add_decayed_weights
+from ..transforms.dimensions import Layout, WeightDimensions, check_patterns, dimensions_by_path, fits
+from ..transforms.orthogonal import Coefficients, Preconditioning, scale_by_muon, scale_by_shape
+from ..transforms.scaling import scale_by_learning_rate
+
+
+def muon(
+    learning_rate: ScalarOrSchedule,
+    ns_coeffs: Coefficients | Sequence[Coefficients] | str = "standard",
+    ns_steps: int = 5,
+    beta: float = 0.95,
+    eps: float = 1e-8,
+    weight_decay: ScalarOrSchedule = 0.0,
+    weight_decay_mask: Mask | None = None,
+    mu_dtype: torch.dtype | None = None,
+    *,
+    nesterov: bool = True,
+    adaptive: bool = False,
+    preconditioning: Preconditioning = "frobenius",
+    adam_b1: float = 0.9,
+    adam_b2: float = 0.999,
+    adam_eps_root: float = 0.0,
+    adam_weight_decay: ScalarOrSchedule = 0.0,
+    adam_learning_rate: ScalarOrSchedule | None = None,
+    muon_weight_dimension_numbers: WeightDimensions = None,
+    consistent_rms: float | None = None,
+    layout: Layout = "out_in",
+    debias: bool = True,
+    ns_dtype: torch.dtype | None = None,
+    fallback: GradientTransform | None = None,
+) -> GradientTransform:
+    """Step along orthogonalized momentum where a leaf is a matrix, and by AdamW with Nesterov elsewhere.
+
+    The arguments are optax's, and with `layout="in_out"` the numbers are too; `layout` and what follows it are ours. The equal of
+    `torch.optim.Muon(lr, weight_decay, momentum, eps=e, adjust_lr_fn=f)` on two-dimensional leaves is `muon(lr,
+    weight_decay=weight_decay, beta=momentum, eps=e, debias=False, ns_dtype=torch.bfloat16, consistent_rms=r)` with `r=None` for
+    `f="original"` and `r=0.2` for `f="match_rms_adamw"`; its defaults are `weight_decay=0.1, eps=1e-7`.
+
+    Args:
+        learning_rate: And `ns_coeffs` to `mu_dtype`, `nesterov` to `preconditioning`: see `scale_by_muon`.
+        weight_decay: Of the matrices, times the learning rate.
+        weight_decay_mask: Which matrices decay; all by default.
+        adam_b1: And what begins with `adam_`: of the fallback; its learning rate is `learning_rate` by default.
+        muon_weight_dimension_numbers: Which leaves are matrices, and how: all of two dimensions, read by `layout`, unless said
+            otherwise. `{"embed*": None, "conv*.weight": MuonDimensionNumbers((1, 2, 3), 0)}` leaves embeddings to the fallback and
+            reads torch's convolutions as `(out, in * height * width)`. See `dimensions_by_path`.
+        consistent_rms: See `scale_by_shape`; 0.2 lets one learning rate serve matrices and fallback.
+        layout: `"out_in"` is torch's `(out, in)`, `"in_out"` optax's `(in, out)`.
+        debias: And `ns_dtype`: see `scale_by_muon`.
+        fallback: For the leaves that are no matrices, in place of AdamW.
+
+    Reference:
+        Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024. Momentum is optax's (a corrected mean).
+    """
+    where = {"weight_dimension_numbers": muon_weight_dimension_numbers, "layout": layout}
+    matrices = chain(
+        scale_by_muon(
+            ns_coeffs,
+            ns_steps,
+            beta,
+            eps,
+            mu_dtype,
+            nesterov=nesterov,
+            adaptive=adaptive,
+            preconditioning=preconditioning,
+            debias=debias,
+            ns_dtype=ns_dtype,
+            **where,
+        ),
+        scale_by_shape(consistent_rms=consistent_rms, **where),
+        add_decayed_weights(weight_decay, _by_path(weight_decay_mask)),
+        scale_by_learning_rate(learning_rate),
+        name="matrices",
+    )
+    others = chain(
+        scale_by_adam(adam_b1, adam_b2, eps, adam_eps_root, mu_dtype, nesterov=nesterov),
+        add_decayed_weights(adam_weight_decay),
+        scale_by_learning_rate(learning_rate if adam_learning_rate is None else adam_learning_rate),
+        name="others",
+    )
+    return _matrices_and_others(matrices, fallback or others, muon_weight_dimension_numbers, layout, "muon")
+
+
+def _matrices_and_others(
+    matrices: GradientTransform, others: GradientTransform, choice: WeightDimensions, layout: Layout, name: str
+) -> GradientTransform:
+    """Two optimizers, one for the leaves that have dimension numbers; either may have no leaf."""
+
+    def is_matrix(params: Tree) -> Tree:
+        check_patterns(choice, params)
+        return tree.unflatten(tree.structure(params), [dims is not None for dims in dimensions_by_path(choice, params, layout).values()])
+
+    def is_other(params: Tree) -> Tree:
+        return tree.map(lambda hit: not hit, is_matrix(params))
+
+    return chain(masked(matrices, is_matrix), masked(others, is_other), name=name)
+
+
+def _by_path(mask: Mask | None) -> Mask | None:
+    """A mask that also fits the flat dict of a part: a tree of bools is read by the paths of its leaves and branches."""
+    if (
+        mask is None
+        or callable(mask)
+        or isinstance(mask, str)
+        or (isinstance(mask, list | tuple) and all(isinstance(m, str) for m in mask))
+    ):
+        return mask
+    entries = [("", mask)] if isinstance(mask, bool) else tree.items(mask)
+    return lambda params: {path: next(value for entry, value in entries if fits(path, entry)) for path in tree.paths(params)}

@@ -1,0 +1,76 @@
+"""Schedule-free optimizers: SGD and AdamW whose average takes the place of a schedule and of momentum."""
+
+import torch
+
+from ..core.schedule import ScalarOrSchedule
+from ..core.transform import GradientTransform, chain
+from ..schedules.warmup import warmup_constant
+from ..transforms.decay import add_decayed_weights
+from ..transforms.iterate_averaging import schedule_free
+from ..transforms.scaling import scale_by_learning_rate
+from ..transforms.root_mean_square import scale_by_rms
+
+
+def _warmed(learning_rate: ScalarOrSchedule, warmup_steps: int | None) -> ScalarOrSchedule:
+    if warmup_steps is None:
+        return learning_rate
+    if callable(learning_rate):
+        raise ValueError("schedule-free: give warmup_steps with a number as learning_rate, or the whole schedule as learning_rate")
+    return warmup_constant(0.0, learning_rate, warmup_steps)
+
+
+def schedule_free_sgd(
+    learning_rate: ScalarOrSchedule = 1.0,
+    warmup_steps: int | None = None,
+    b1: float = 0.9,
+    weight_decay: ScalarOrSchedule | None = None,
+    weight_lr_power: float = 2.0,
+    state_dtype: torch.dtype | None = None,
+    *,
+    count_from: int = 1,
+) -> GradientTransform:
+    """Descend along the gradient, and average. Save and validate at `schedule_free_eval_params`.
+
+    Args:
+        learning_rate: Constant after the warm-up.
+        warmup_steps: Of a linear rise from 0.
+        b1: And what follows: see `schedule_free`.
+        weight_decay: Added to the gradient.
+        count_from: 1 has the weights of optax; 0 those of the learning rates really used.
+    """
+    rate = _warmed(learning_rate, warmup_steps)
+    decay = () if weight_decay is None else (add_decayed_weights(weight_decay),)
+    descent = chain(*decay, scale_by_learning_rate(rate), name="sgd")
+    return chain(schedule_free(descent, rate, b1, weight_lr_power, state_dtype, count_from=count_from), name="schedule_free_sgd")
+
+
+def schedule_free_adamw(
+    learning_rate: ScalarOrSchedule = 0.0025,
+    warmup_steps: int | None = None,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    weight_decay: ScalarOrSchedule = 0.0,
+    weight_lr_power: float = 2.0,
+    state_dtype: torch.dtype | None = None,
+    *,
+    count_from: int = 1,
+) -> GradientTransform:
+    """Descend as AdamW does without its first moment, and average. Save and validate at `schedule_free_eval_params`.
+
+    Args:
+        learning_rate: Constant after the warm-up.
+        warmup_steps: Of a linear rise from 0.
+        b1: Of the average, and the arguments after `weight_decay`: see `schedule_free`.
+        b2: Decay of the squares.
+        weight_decay: Times the learning rate, on `z`.
+        count_from: 1 has the weights of optax; 0 those of the learning rates really used.
+    """
+    rate = _warmed(learning_rate, warmup_steps)
+    descent = chain(
+        scale_by_rms(decay=b2, eps=eps, eps_in_sqrt=False, bias_correction=True),
+        add_decayed_weights(weight_decay),
+        scale_by_learning_rate(rate),
+        name="adamw",
+    )
+    return chain(schedule_free(descent, rate, b1, weight_lr_power, state_dtype, count_from=count_from), name="schedule_free_adamw")
