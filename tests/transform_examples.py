@@ -8,7 +8,20 @@ from purestep import schedules
 from purestep.core import tree
 from purestep.core.transform import Gated, apply_updates
 from purestep.optimizers import OPTIMIZERS, adam, sgd
-from purestep.transforms import TRANSFORMS, chain, inject_hyperparams, measure_with_ema, named_chain, normalize, scale, trace
+from purestep.transforms import (
+    TRANSFORMS,
+    MuonDimensionNumbers,
+    chain,
+    inject_hyperparams,
+    masked,
+    measure_with_ema,
+    named_chain,
+    normalize,
+    scale,
+    scale_by_muon,
+    scale_by_shape,
+    trace,
+)
 
 TABLE = {f"transforms.{name}": make for name, make in TRANSFORMS.items()} | {
     f"optimizers.{name}": make for name, make in OPTIMIZERS.items()
@@ -52,10 +65,14 @@ ARGUMENTS = {
     "transforms.split_real_and_imaginary": {"inner": adam(0.1)},
     "transforms.trace": {"decay": 0.9, "nesterov": True},
 }
+# torch's convolution as a matrix of output channels
+DIMENSIONS = {"conv": MuonDimensionNumbers(reduction_axis=(1, 2, 3), output_axis=0)}
 # Factories that take more than names and values.
 BUILDERS = {
     "transforms.inject_hyperparams": lambda: inject_hyperparams(adam)(0.1, b2=schedules.linear(0.9, 0.99, 10)),
     "transforms.named_chain": lambda: named_chain(("first", trace(0.9)), ("second", scale(-0.1))),
+    "transforms.scale_by_muon": lambda: masked(scale_by_muon(weight_dimension_numbers=DIMENSIONS), ["*weight", "conv", "empty"]),
+    "transforms.scale_by_shape": lambda: masked(scale_by_shape(weight_dimension_numbers=DIMENSIONS), ["*weight", "conv", "empty"]),
 }
 
 

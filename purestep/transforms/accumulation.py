@@ -11,9 +11,11 @@ from ..core.schedule import scalar_like
 from ..core.transform import Gated, GradientTransform
 from ..core.tree import Tree
 from . import leafwise
-from .moments import widen, zeros_of_moments
+from .leafwise import Leaves
+from .moments import zeros_of_moments
 
 LastWindow = Literal["partial", "carry", "drop"]
+Reduction = Literal["mean", "sum"]
 
 
 @tree.node(static=("last",))
@@ -57,7 +59,11 @@ class AccumulateState:
 
 
 def accumulate(
-    every: int | Callable[[Tensor], Tensor | int], *, last: LastWindow = "partial", accumulator_dtype: torch.dtype | None = None
+    every: int | Callable[[Tensor], Tensor | int],
+    *,
+    last: LastWindow = "partial",
+    reduction: Reduction = "mean",
+    accumulator_dtype: torch.dtype | None = None,
 ) -> GradientTransform:
     """Wait for `every` batches, then hand on the mean of their updates.
 
@@ -71,12 +77,15 @@ def accumulate(
         every: Batches in a window, at least 1; or a function of the number of windows emitted so far.
         last: What becomes of a window that the epoch's end leaves incomplete: `"partial"` emits the mean over what is there,
             `"carry"` goes on filling it in the next epoch, `"drop"` empties it.
+        reduction: "sum" hands on the plain sum of the window's updates, whatever their denominators.
         accumulator_dtype: Of the sums; the gradients' own, but at least float32, by default.
     """
     if isinstance(every, int) and every < 1:
         raise ValueError(f"accumulate: every must be at least 1, got {every}")
     if last not in ("partial", "carry", "drop"):
         raise ValueError(f"accumulate: last must be 'partial', 'carry' or 'drop', got {last!r}")
+    if reduction not in ("mean", "sum"):
+        raise ValueError(f"accumulate: reduction must be 'mean' or 'sum', got {reduction!r}")
 
     def init(params: Tree) -> AccumulateState:
         nothing, none = scalar_like(params, 0.0), scalar_like(params, 0, torch.int64)
@@ -94,38 +103,47 @@ def accumulate(
         **extra: Any,
     ) -> tuple[Gated, AccumulateState]:
         leaves, structure = tree.flatten(updates)
-        weight = torch.ones_like(state.weight) if denominator is None else torch.zeros_like(state.weight) + denominator
-        loss = torch.full_like(state.loss, float("nan")) if value is None else torch.zeros_like(state.loss) + value
-        old_sums = [*tree.leaves(state.total), state.weight, state.loss_total]
-        own = [*leafwise.mul(leafwise.cast(widen(leaves), [t.dtype for t in old_sums[:-2]]), weight), weight, weight * loss]
-        sums = leafwise.add(old_sums, own)
-        counted = torch.where(weight == 0, 0, 1) if last == "partial" else 1
-        micro = state.micro_step + 1
-        full = micro >= (every(state.windows) if callable(every) else every)
-        ready = full
+        old = [*tree.leaves(state.total), state.weight, state.loss_total]
+        own = batch_sums(leaves, old, value, None if reduction == "sum" else denominator)
+        sums = leafwise.add(old, own)
+        full = state.micro_step + 1 >= (every(state.windows) if callable(every) else every)
+        kept, micro_step = [torch.where(full, 0, s) for s in sums], torch.where(full, 0, state.micro_step + 1)
         if last == "partial":
-            # The batch that comes after the epoch's end opens a window of its own while the old one leaves.
-            sums_out = [torch.where(state.closing, old, new) for old, new in zip(old_sums, sums, strict=True)]
-            ready = state.closing | full
-            left = [torch.where(state.closing, mine, torch.where(full, 0, new)) for mine, new in zip(own, sums, strict=True)]
-            micro = torch.where(state.closing, counted, torch.where(full, 0, micro))
-        else:
-            sums_out = sums
-            left = [torch.where(full, 0, new) for new in sums]
-            micro = torch.where(full, 0, micro)
-        *totals, total_weight, loss_total = sums_out
-        emits = ready & (total_weight > 0)
-        safe = torch.where(emits, total_weight, 1.0)
+            # The old window leaves as it is; the batch that comes after the epoch's end opens one of its own.
+            sums = [torch.where(state.closing, before, after) for before, after in zip(old, sums, strict=True)]
+            kept = [torch.where(state.closing, mine, rest) for mine, rest in zip(own, kept, strict=True)]
+            micro_step = torch.where(state.closing, (own[-2] != 0).long(), micro_step)
+            full = full | state.closing
+        *totals, weight, loss_total = sums
+        emits = full & (weight > 0)
+        weight = torch.where(emits, weight, 1.0)
         new = AccumulateState(
-            total=tree.unflatten(structure, left[:-2]),
-            weight=left[-2],
-            loss_total=left[-1],
-            loss=torch.where(emits, loss_total / safe, state.loss),
-            micro_step=micro,
+            total=tree.unflatten(structure, kept[:-2]),
+            weight=kept[-2],
+            loss_total=kept[-1],
+            loss=torch.where(emits, loss_total / weight, state.loss),
+            micro_step=micro_step,
             windows=state.windows + emits,
             closing=torch.zeros_like(state.closing),
             last=last,
         )
-        return Gated(tree.unflatten(structure, leafwise.div(totals, safe)), emits, torch.zeros_like(emits)), new
+        out = totals if reduction == "sum" else leafwise.div(totals, weight)
+        return Gated(tree.unflatten(structure, out), emits, torch.zeros_like(emits)), new
 
     return GradientTransform(init, update, "accumulate")
+
+
+def batch_sums(leaves: Leaves, like: Leaves, value: Tensor | float | None, denominator: Tensor | float | None) -> Leaves:
+    """What one batch adds to the sums: updates times denominator, the denominator, and loss times denominator.
+
+    Args:
+        leaves: The updates.
+        like: The sums so far, whose dtypes and device hold.
+        value: The loss; NaN if the step passes none.
+        denominator: What the loss was divided by; 1 if the step passes none.
+    """
+    nothing = torch.zeros_like(like[-1])
+    weight = nothing + (1.0 if denominator is None else denominator)
+    loss = nothing + (float("nan") if value is None else value)
+    wide = leafwise.cast(leaves, [total.dtype for total in like[:-2]])
+    return [*leafwise.mul(wide, weight), weight, weight * loss]

@@ -52,7 +52,7 @@ def _conditional(
         returned, new = inner.update(updates, state.inner_state, params, **extra)
         changed, apply, reject = open_gate(returned)
         chosen = tree.map(lambda new, old: torch.where(holds, new, otherwise(old).to(new.dtype)), changed, updates)
-        if apply is not None:
+        if apply is not None and reject is not None:
             apply, reject = apply | ~holds, reject & holds
         return close_gate(chosen, apply, reject), ConditionalState(state.step + 1, tree.where(holds, new, state.inner_state))
 

@@ -1,5 +1,7 @@
 """Adafactor's second moments, kept as one row and one column per matrix: `scale_by_factored_rms`."""
 
+import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -67,29 +69,28 @@ def scale_by_factored_rms(
     def dims_of(leaf: Tensor) -> tuple[int, int] | None:
         return factored_dims(tuple(leaf.shape), min_dim_size_to_factor, convention) if factored else None
 
-    def zeros_without(leaf: Tensor, dim: int | None) -> Tensor:
-        shape = [0] if dim is None else [size for i, size in enumerate(leaf.shape) if i != dim]
-        return leaf.new_zeros(shape, dtype=wide_dtype(leaf.dtype).to_real())
+    def zeros(leaf: Tensor, shape: Sequence[int]) -> Tensor:
+        return leaf.new_zeros(tuple(shape), dtype=wide_dtype(leaf.dtype).to_real())
+
+    def mean_over(which: int, leaf: Tensor) -> Tensor:
+        dims = dims_of(leaf)
+        return zeros(leaf, [0] if dims is None else [size for i, size in enumerate(leaf.shape) if i != dims[which]])
 
     def init(params: Tree) -> FactoredState:
-        def row_or_column(which: int) -> Tree:
-            return tree.map(lambda p: zeros_without(p, None if dims_of(p) is None else dims_of(p)[which]), params)
+        row, col = (tree.map(functools.partial(mean_over, which), params) for which in (1, 0))
+        whole = tree.map(lambda p: zeros(p, p.shape if dims_of(p) is None else [0]), params)
+        return FactoredState(scalar_like(params, 0, torch.int64), row, col, whole)
 
-        whole = tree.map(
-            lambda p: torch.zeros_like(p, dtype=wide_dtype(p.dtype).to_real()) if dims_of(p) is None else zeros_without(p, None), params
-        )
-        return FactoredState(scalar_like(params, 0, torch.int64), row_or_column(1), row_or_column(0), whole)
-
-    def one_leaf(u: Tensor, row: Tensor, col: Tensor, v: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def one_leaf(u: Tensor, row: Tensor, col: Tensor, v: Tensor, decay: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         (squares,) = magnitude_squared([u])
         added = epsilon if convention == "optax" else 0.0
-        weight, dims = weight.to(squares.dtype), dims_of(u)
+        kept, fresh, dims = decay.to(squares.dtype), (1.0 - decay).to(squares.dtype), dims_of(u)
         if dims is None:
-            v = v + weight * (squares + added - v)
+            v = kept * v + fresh * (squares + added)
             return u * _inverse_root(v, epsilon, convention), row, col, v
         small, large = dims
-        row = row + weight * (_mean(squares, large) + added - row)
-        col = col + weight * (_mean(squares, small) + added - col)
+        row = kept * row + fresh * (_mean(squares, large) + added)
+        col = kept * col + fresh * (_mean(squares, small) + added)
         mean = _mean(row, small - 1 if small > large else small, keepdim=True)
         if convention == "torch":
             estimate = row.unsqueeze(large) * col.unsqueeze(small) / mean.clamp(min=epsilon).unsqueeze(large)
@@ -98,11 +99,13 @@ def scale_by_factored_rms(
 
     def update(updates: Tree, state: FactoredState, params: Tree = None, **extra: Any) -> tuple[Tree, FactoredState]:
         leaves, structure = tree.flatten(updates)
-        weight = torch.exp(-decay_rate * torch.log((state.count + 1 - step_offset).clamp(min=1).double()))
-        parts = (tree.leaves(part) for part in state[1:])
-        rows = [one_leaf(*leaf, weight) for leaf in zip(widen(leaves), *parts, strict=True)]
-        out, *new = ([row[i] for row in rows] for i in range(4))
-        return tree.unflatten(structure, out), FactoredState(state.count + 1, *(tree.unflatten(structure, part) for part in new))
+        # optax takes this power in float32, torch in double precision; each is followed to the last bit
+        time = (state.count + 1 - step_offset).clamp(min=1).to(torch.float32 if convention == "optax" else torch.float64)
+        decay = 1.0 - torch.pow(time, torch.zeros_like(time) - decay_rate)
+        parts = zip(widen(leaves), *(tree.leaves(part) for part in (state.v_row, state.v_col, state.v)), strict=True)
+        results = [one_leaf(u, row, col, v, decay) for u, row, col, v in parts]
+        out, row, col, v = (tree.unflatten(structure, [result[i] for result in results]) for i in range(4))
+        return out, FactoredState(state.count + 1, row, col, v)
 
     return GradientTransform(init, update, "scale_by_factored_rms")
 

@@ -17,7 +17,7 @@ class TraceState(NamedTuple):
     """State of `trace`."""
 
     trace: Tree  # decaying sum of updates; float32 or wider
-    count: Tensor | None  # 0-d int64, updates so far; only dampening asks for it
+    count: Tensor | tuple[()]  # 0-d int64, updates so far; () without dampening, which alone asks for it
 
 
 def trace(
@@ -37,16 +37,16 @@ def trace(
     """
 
     def init(params: Tree) -> TraceState:
-        count = None if isinstance(dampening, float | int) and dampening == 0 else scalar_like(params, 0, torch.int64)
+        count = () if isinstance(dampening, float | int) and dampening == 0 else scalar_like(params, 0, torch.int64)
         return TraceState(zeros_of_moments(params, accumulator_dtype), count)
 
     def update(updates: Tree, state: TraceState, params: Tree = None, **extra: Any) -> tuple[Tree, TraceState]:
         leaves, structure = tree.flatten(updates)
         wide, old = widen(leaves), tree.leaves(state.trace)
-        entering, count = wide, None
-        if state.count is not None:
-            entering = leafwise.mul(wide, 1.0 - dampening * (state.count > 0).double())
-            count = state.count + 1
+        entering, count = wide, state.count
+        if isinstance(count, Tensor):
+            entering = leafwise.mul(wide, 1.0 - dampening * (count > 0).double())
+            count = count + 1
         new = leafwise.add(leafwise.mul(leafwise.cast(old, [u.dtype for u in wide]), decay), entering)
         out = leafwise.add(leafwise.mul(new, decay), wide) if nesterov else new
         stored = leafwise.cast(new, [t.dtype for t in old])

@@ -24,9 +24,7 @@ def per_example_global_norm_clip(grads: Tree, l2_norm_clip: float) -> tuple[Tree
     leaves, structure = tree.flatten(grads)
     if not leaves or any(leaf.ndim == 0 or leaf.shape[0] != leaves[0].shape[0] for leaf in leaves):
         raise ValueError(f"per-example gradients need one batch dimension in front, got shapes {[tuple(leaf.shape) for leaf in leaves]}")
-    norms = torch.stack(
-        [torch.linalg.vector_norm(leaf.double().flatten(1), dim=1) if leaf.ndim > 1 else leaf.double().abs() for leaf in leaves]
-    )
+    norms = torch.stack([torch.linalg.vector_norm(leaf.double().reshape(leaf.shape[0], -1), dim=1) for leaf in leaves])
     norm = torch.linalg.vector_norm(norms, dim=0)
     factors = torch.where(norm > l2_norm_clip, l2_norm_clip / torch.where(norm > 0, norm, 1.0), 1.0)
     total = [torch.tensordot(factors.to(leaf.dtype), leaf, dims=1) for leaf in widen(leaves)]

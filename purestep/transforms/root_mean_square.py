@@ -1,6 +1,4 @@
-"""Divide the updates by the root of their squares: of a running mean (`scale_by_rms`, `scale_by_stddev`), or of the sum so far
-(`scale_by_rss`).
-"""
+"""Divide the updates by the root of their squares: of a running mean (`scale_by_rms`, `scale_by_stddev`), or a sum (`scale_by_rss`)."""
 
 from typing import Any, NamedTuple
 

@@ -67,7 +67,7 @@ def skip_spikes(
         return SkipSpikesState(empty_history(params, window), scalar_like(params, float("inf")), none, none.clone(), by)
 
     def update(
-        updates: Tree, state: SkipSpikesState, params: Tree = None, *, value: Tensor | None = None, **extra: Any
+        updates: Tree, state: SkipSpikesState, params: Tree = None, *, value: Tensor | float = float("nan"), **extra: Any
     ) -> tuple[Gated, SkipSpikesState]:
         watched = torch.zeros_like(state.limit) + (value if by == "loss" else tree.global_norm(updates).to(state.limit.device))
         median, deviation = median_and_deviation(state.accepted)

@@ -166,4 +166,4 @@ def test_a_learning_rate_given_as_a_number_is_a_leaf_that_can_be_set(name):
     state = transform.init(params)
     doubled = set_hyperparams(state, learning_rate=0.1)
     assert [leaf.dtype for leaf in tree.leaves(doubled)] == [leaf.dtype for leaf in tree.leaves(state)]
-    assert tree.leaves(run(transform, params, 1)[0])[0].ne(tree.leaves(run(transform, params, 1, doubled)[0])[0]).any()
+    assert tree.leaves(run(transform, params)[0])[0].ne(tree.leaves(run(transform, params, state=doubled)[0])[0]).any()
