@@ -16,7 +16,8 @@ _NAMES = {
     "core.hook": ("Hook", "Stage", "StepContext"),
     "core.event": ("Event", "Stop"),
     "core.loss": ("Sums", "LossTerm", "ComposedLoss", "FunctionTerm", "LossOutput"),
-    "core.step": ("make_step", "init_state", "end_epoch", "observe"),
+    "core.step": ("make_step", "init_state"),
+    "core.epoch": ("end_epoch", "observe"),
     "core.rng": ("fold_in",),
     "training": ("Training",),
     "capture": ("compile",),
@@ -28,7 +29,19 @@ _NAMES = {
 }
 _MODULES = {"tree": "core.tree", "rng": "core.rng", "errors": "errors"} | {
     name: name
-    for name in ("transforms", "optimizers", "schedules", "losses", "hooks", "metrics", "models", "data", "checkpoint", "testing", "distributed")
+    for name in (
+        "transforms",
+        "optimizers",
+        "schedules",
+        "losses",
+        "hooks",
+        "metrics",
+        "models",
+        "data",
+        "checkpoint",
+        "testing",
+        "distributed",
+    )
 }
 _FAMILIES = ("transforms", "optimizers", "losses")
 """Packages all of whose `__all__` are names of this one."""

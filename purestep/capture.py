@@ -145,7 +145,9 @@ def _kind(leaf: Any) -> Any:
     try:
         hash(leaf)
     except TypeError:
-        raise CaptureError(f"a leaf of type {type(leaf).__name__} is neither a tensor nor hashable, so it cannot be part of a captured step") from None
+        raise CaptureError(
+            f"a leaf of type {type(leaf).__name__} is neither a tensor nor hashable, so it cannot be part of a captured step"
+        ) from None
     return _Constant(type(leaf), leaf)
 
 
@@ -158,9 +160,7 @@ class _Constant:
 _Graph = Callable[[list[Any]], Any]
 
 
-def _by_trace(
-    step: Callable[..., Any], leaves: list[Any], spec: Any, donate: bool, backend: str
-) -> tuple[_Graph, CaptureRecord]:
+def _by_trace(step: Callable[..., Any], leaves: list[Any], spec: Any, donate: bool, backend: str) -> tuple[_Graph, CaptureRecord]:
     positions = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
     num_state = tree.structure(tree.unflatten(spec, leaves)[0][0]).num_leaves if donate else 0
     out: dict[str, Any] = {}
@@ -219,22 +219,20 @@ def _compile_graph(graph: torch.fx.GraphModule, example: list[Tensor], backend: 
             return aot_eager(graph, example)
         from torch._inductor.compile_fx import compile_fx
 
-        return compile_fx(graph, example)
+        return compile_fx(graph, example)  # type: ignore[return-value]
 
 
 def _explain_failure(error: RuntimeError) -> str:
     text = str(error)
     if "_local_scalar_dense" in text or "tracing tensor" in text:
         return (
-            "the step reads the value of a tensor on the host (.item(), int(), bool(), or a tensor as a size), which a captured graph would "
-            f"freeze; compute with tensors instead (torch.where), or pass the number in the batch as a Python int. Cause: {text}"
+            "the step reads the value of a tensor on the host (.item(), int(), bool(), or a tensor as a size), which a captured graph "
+            f"would freeze; compute with tensors instead (torch.where), or pass the number in the batch as a Python int. Cause: {text}"
         )
     return f"the step could not be traced: {text}"
 
 
-def _by_dynamo(
-    step: Callable[..., Any], leaves: list[Any], spec: Any, donate: bool, backend: str
-) -> tuple[_Graph, CaptureRecord]:
+def _by_dynamo(step: Callable[..., Any], leaves: list[Any], spec: Any, donate: bool, backend: str) -> tuple[_Graph, CaptureRecord]:
     if donate:
         raise CaptureError("capture='dynamo' cannot donate; use capture='trace'")
     began = time.perf_counter()

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from .core import tree
+from .core.epoch import observe, observes
 from .core.event import Event, Listener, Stop, crossed
 from .core.hook import Stage
 from .core.state import TrainState
-from .core.step import Step, end_epoch, observe, observes
+from .core.step import Step
 from .errors import DataError, StallError
 from .training import Training
 from .validation import Evaluate, Validation, validate
@@ -62,9 +63,9 @@ class _Moment:
         return self.replace(**_counters(self.state))
 
 
-def _counters(state: TrainState) -> dict[str, int]:
+def _counters(state: TrainState) -> dict[str, Any]:
     names = ("batch_count", "epoch_count", "epoch_step_count", "step_count")
-    counts = {name: int(getattr(state.counters, name)) for name in names}
+    counts: dict[str, Any] = {name: int(getattr(state.counters, name)) for name in names}
     return {**counts, "asked_at": counts["batch_count"]}
 
 
@@ -183,9 +184,12 @@ class _Run:
         return now.replace(stop=Stop("num_steps")) if now.stop is None and steps_reached else now
 
     def close_epoch(self, now: _Moment) -> _Moment:
-        now = now.replace(state=end_epoch(now.state), summary=None).looked()
+        before = now.looked().step_count
+        now = now.replace(state=self.training.end_epoch(now.state), summary=None).looked()
         _check_halt(now.metrics)
-        if self.validation is not None and crossed(self.validation.every_n_epochs, now.epoch_count - 1, now.epoch_count):
+        if (v := self.validation) is not None and (
+            crossed(v.every_n_epochs, now.epoch_count - 1, now.epoch_count) or crossed(v.every_n_steps, before, now.step_count)
+        ):
             now = self.observe(self.validate(now))
         now = self.tell(Stage.AFTER_EPOCH, now.replace(history=(*now.history, _record(now, {}))))
         return now.replace(stop=Stop(next(iter(self.target)))) if now.stop is None and self.reached(now) else now

@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 
 from .core import tree
+from .core.epoch import build_end_epoch
 from .core.grad import ENGINES, Engine
 from .core.hook import Hook
-from .core.loss import ComposedLoss, Composable, Sums, as_loss, read_targets
+from .core.loss import Composable, ComposedLoss, Sums, as_loss, read_targets
 from .core.module import Models, Skeleton, frozen_buffers, frozen_by_user, make_layout, read
+from .core.objective import Objective, cut_batch
 from .core.randomness import KeyedRandomness
-from .core.step import Objective, Step, build_step, cut_batch, init_state
 from .core.state import TrainState
+from .core.step import Step, build_step, init_state
 from .core.transform import GradientTransform
 from .core.tree import Tree
 from .errors import PatternError
@@ -52,6 +54,8 @@ class Training:
     init: Callable[..., TrainState]
     step: Step
     evaluate: Callable[..., tuple[Any, dict[str, Sums]]]
+    end_epoch: Callable[[TrainState], TrainState]
+    """`ps.end_epoch`, which also emits the window that `accumulate(last="partial")` has open."""
 
     def __init__(
         self,
@@ -92,6 +96,7 @@ class Training:
             _AUTOCAST[precision],
         )
         self.step = build_step(program.objective(), optimizer, hooks, microbatches, grad_engine, world_size)
+        self.end_epoch = build_end_epoch(program.objective(), optimizer, hooks, world_size)
         self.evaluate = program.evaluate
         self._program = program
 
@@ -120,7 +125,10 @@ def _check_choice(what: str, value: Any, known: Sequence[str]) -> None:
 
 def _call_model(models: Any, batch: Any) -> Any:
     if isinstance(models, dict):
-        raise TypeError(f"Training with several models ({', '.join(models)}) needs forward=, a function of (models, batch) that says how they work together")
+        raise TypeError(
+            f"Training with several models ({', '.join(models)}) needs forward=, a function of (models, batch) that says how they "
+            "work together"
+        )
     return models(batch)
 
 

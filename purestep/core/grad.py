@@ -104,7 +104,7 @@ def _one_level(fn: Callable, leaves: list[Tensor]) -> tuple[Tensor, list[Tensor]
         if not value.requires_grad:
             raise ValueError("the loss depends on no trainable parameter; is the model called, and is nothing detached or under no_grad?")
         grads = torch.autograd.grad(value, fresh, allow_unused=True, create_graph=True)
-        reached = functorch._undo_create_differentiable([grad for grad in grads if grad is not None], level)
+        reached = functorch._undo_create_differentiable(tuple(grad for grad in grads if grad is not None), level)
         value, aux = functorch._undo_create_differentiable((value, aux), level)
     rest = iter(reached)
     return value, aux, [None if grad is None else next(rest) for grad in grads]

@@ -121,13 +121,17 @@ def check_hooks(hooks: Sequence[Hook]) -> tuple[Hook, ...]:
         seen.add(hook.name)
         for stage in sorted(hook.stages, key=lambda stage: stage.value):
             if stage in OWNED_BY_CHAIN:
-                raise HookError(f"hook {hook.name!r} asks for {stage.name}, which belongs to the chain; write {OWNED_BY_CHAIN[stage]} instead")
+                raise HookError(
+                    f"hook {hook.name!r} asks for {stage.name}, which belongs to the chain; write {OWNED_BY_CHAIN[stage]} instead"
+                )
             if stage not in MAY_REPLACE:
                 raise HookError(f"hook {hook.name!r} asks for {stage.name}, which is outside the step; write a listener and pass it to fit")
     return tuple(hooks)
 
 
-def run_hooks(hooks: Sequence[Hook], stage: Stage, states: dict[str, Any], ctx: StepContext, cut: bool = False) -> tuple[dict[str, Any], StepContext]:
+def run_hooks(
+    hooks: Sequence[Hook], stage: Stage, states: dict[str, Any], ctx: StepContext, cut: bool = False
+) -> tuple[dict[str, Any], StepContext]:
     """Run the hooks of a stage in order.
 
     Args:
@@ -153,8 +157,8 @@ def _check_replacements(hook: Hook, stage: Stage, before: StepContext, after: St
     if illegal := sorted(touched - MAY_REPLACE[stage] - {"metrics"}):
         may = sorted(MAY_REPLACE[stage] | {"metrics"})
         raise HookError(f"hook {hook.name!r} at {stage.name} replaced {', '.join(illegal)}; it may replace {', '.join(may)}")
-    if "loss" in touched and cut and after.loss.sums is not before.loss.sums:
+    if "loss" in touched and cut and (after.loss is None or before.loss is None or after.loss.sums is not before.loss.sums):
         raise HookError(
-            f"hook {hook.name!r} at {stage.name} replaced the loss of a part of the batch; when the batch is cut or shared among ranks only "
-            "ctx.loss.with_penalty(name, value), a term that does not depend on the batch, keeps the result independent of the cut"
+            f"hook {hook.name!r} at {stage.name} replaced the loss of a part of the batch; when the batch is cut or shared "
+            "among ranks, only ctx.loss.with_penalty(name, value), a term without the batch, keeps the result independent of the cut"
         )

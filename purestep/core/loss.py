@@ -7,7 +7,7 @@ A term is a frozen dataclass, callable on `(prediction, target, batch)`, that re
 import abc
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Union
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -58,7 +58,7 @@ class Composable(abc.ABC):
     def weighted(self) -> tuple["Weighted", ...]:
         """The terms with their weights."""
 
-    def __mul__(self, weight: Union[float, LossWeight]) -> "ComposedLoss":
+    def __mul__(self, weight: float | LossWeight) -> "ComposedLoss":
         return ComposedLoss(tuple(term.scaled(weight) for term in self.weighted()), normalize_weights=self._normalize())
 
     __rmul__ = __mul__
@@ -168,7 +168,10 @@ class Weighted(NamedTuple):
         """
         if callable(factor):
             if self.weight != 1.0:
-                raise LossError(f"{self.term.label} already has the weight {self.weight!r}; a schedule times a weighted loss is ambiguous, give each term its own")
+                raise LossError(
+                    f"{self.term.label} already has the weight {self.weight!r}; a schedule times a weighted loss is ambiguous, "
+                    "give each term its own"
+                )
             return Weighted(self.term, factor)
         if isinstance(factor, bool) or not isinstance(factor, int | float):
             raise LossError(f"{self.term.label}: a weight is a number or a schedule, got {factor!r}")

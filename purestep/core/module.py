@@ -41,7 +41,7 @@ def _join(*parts: str | None) -> str:
 
 
 def _named(models: Models) -> dict[str | None, nn.Module]:
-    return {None: models} if isinstance(models, nn.Module) else dict(models)
+    return {None: models} if isinstance(models, nn.Module) else {**models}
 
 
 def make_layout(models: Models) -> Layout:
@@ -50,7 +50,10 @@ def make_layout(models: Models) -> Layout:
     Raises:
         ModuleError: If a parameter is not registered (kept in a plain list, say), is not materialised, or a name is unusable.
     """
-    slots, aliases, holders, done = [], [], {}, set()
+    slots: list[Slot] = []
+    aliases: list[tuple[str, str]] = []
+    holders: dict[int, tuple[str | None, str]] = {}
+    done: set[tuple[int, str, str]] = set()
     for model, module in _named(models).items():
         if not isinstance(module, nn.Module):
             raise ModuleError(f"models: {model!r} is a {type(module).__name__}, expected an nn.Module")
@@ -60,7 +63,7 @@ def make_layout(models: Models) -> Layout:
                     if tensor is None:
                         continue
                     full = _join(owner, name)
-                    if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
+                    if isinstance(tensor, (nn.UninitializedParameter, nn.UninitializedBuffer)):
                         raise ModuleError(f"{_join(model, full)} has no shape yet; run one batch through the module before training it")
                     holder = holders.setdefault(id(tensor), (model, full))
                     if holder != (model, full):
@@ -112,7 +115,9 @@ def frozen_buffers(models: Models, layout: Layout, trainable: frozenset[str]) ->
     A buffer belongs to the nearest enclosing module that has parameters; it is frozen if none of those is trainable. (A BatchNorm
     without weights inside a frozen backbone is frozen too.) Where there are no parameters at all, it is not.
     """
-    params = [(slot.model, slot.owner, _join(slot.leaf_model, slot.leaf) in trainable) for slot in layout.slots if slot.kind == "_parameters"]
+    params = [
+        (slot.model, slot.owner, _join(slot.leaf_model, slot.leaf) in trainable) for slot in layout.slots if slot.kind == "_parameters"
+    ]
 
     def is_frozen(slot: Slot) -> bool:
         parts = slot.owner.split(".") if slot.owner else []
@@ -155,7 +160,7 @@ class Skeleton:
                 owner.training = False
         self._single = layout.single
 
-    def call(self, fn: Callable[..., Any], params: Mapping, buffers: Mapping, *args: Any) -> tuple[Any, dict[str, Any]]:
+    def call(self, fn: Callable[..., Any], params: Mapping, buffers: Mapping, *args: Any) -> tuple[Any, Any]:
         """Run `fn(models, *args)` with these tensors in place; returns its result and the buffers, frozen ones left out, as it left them.
 
         The given buffers are never written to: the modules see copies.
@@ -181,8 +186,8 @@ class Skeleton:
             return {(None, name): tensor for name, tensor in tensors.items()}
         return {(model, name): tensor for model, inside in tensors.items() for name, tensor in inside.items()}
 
-    def _buffers_now(self) -> dict[str, Any]:
-        now: dict[str, Any] = {} if self._single else {model: {} for model in self.models}
+    def _buffers_now(self) -> dict[Any, Any]:
+        now: dict[str | None, Any] = {} if self._single else {model: {} for model in self.models}
         for slot, owner in self._slots:
             if slot.kind == "_buffers" and _join(slot.leaf_model, slot.leaf) not in self._frozen:
                 (now if self._single else now[slot.leaf_model])[slot.leaf] = owner._buffers[slot.name]

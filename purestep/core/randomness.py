@@ -5,6 +5,7 @@ run with the mode still on; everything else that would draw from a global genera
 """
 
 import inspect
+import itertools
 import math
 import types
 from collections.abc import Callable
@@ -27,7 +28,8 @@ class KeyedRandomness(TorchFunctionMode):
 
     def __init__(self, make_key: Callable[[], Tensor]):
         super().__init__()
-        self.make_key, self.key, self.draws = make_key, None, 0
+        self.make_key, self.draws = make_key, 0
+        self.key: Tensor | None = None
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
@@ -41,8 +43,8 @@ class KeyedRandomness(TorchFunctionMode):
         if (draws := _REFUSED_WHEN.get(func)) and draws(*args, **kwargs):
             name = getattr(func, "__name__", str(func))
             raise RandomnessError(
-                f"{name} draws from a global generator, so the step would not be a pure function; "
-                "draw from torch.rand, randn, randint, randperm, bernoulli, normal or dropout instead, which take their bits from the state's seed"
+                f"{name} draws from a global generator, so the step would be no pure function; "
+                "use torch.rand, randn, randint, randperm, bernoulli, normal or dropout, which take their bits from the state's seed"
             )
         return func(*args, **kwargs)
 
@@ -85,7 +87,9 @@ def _dropout(mode: KeyedRandomness, input: Tensor, p: float = 0.5, training: boo
     return _result(input, torch.where(kept, input / (1.0 - p) if p < 1.0 else input, torch.zeros_like(input)), inplace)
 
 
-def _channel_dropout(mode: KeyedRandomness, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, *, spatial: int) -> Tensor:
+def _channel_dropout(
+    mode: KeyedRandomness, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, *, spatial: int
+) -> Tensor:
     _check_p(p)
     if not training or p == 0.0:
         return input
@@ -172,7 +176,9 @@ def _randint(mode: KeyedRandomness, *args: Any, dtype: torch.dtype = torch.int64
     names = ("high", "size") if len(args) < 3 and "low" not in options else ("low", "high", "size")
     bound = dict(zip(names, args, strict=False)) | options
     low, high, size = bound.pop("low", 0), bound.pop("high"), bound.pop("size")
-    return _finish(rng.integers(*mode._draw(), low, high, tuple(size)).to(dtype), **{k: v for k, v in options.items() if k in ("device", "generator")})
+    return _finish(
+        rng.integers(*mode._draw(), low, high, tuple(size)).to(dtype), **{k: v for k, v in options.items() if k in ("device", "generator")}
+    )
 
 
 def _randint_like(mode: KeyedRandomness, input: Tensor, *bounds: int, dtype: torch.dtype | None = None, **options: Any) -> Tensor:
@@ -248,10 +254,12 @@ _KEYED: dict[Callable, Callable] = {
 }
 
 
-def _with_mode_inside(function: types.FunctionType) -> types.FunctionType:
+def _with_mode_inside(function: Any) -> Callable:
     """The same Python body, but its first question, whether a mode is on, is answered no: what it calls still meets the mode."""
     names = {name: (lambda *args: False) for name in function.__globals__ if name.startswith("has_torch_function")}
-    clone = types.FunctionType(function.__code__, {**function.__globals__, **names}, function.__name__, function.__defaults__, function.__closure__)
+    clone = types.FunctionType(
+        function.__code__, {**function.__globals__, **names}, function.__name__, function.__defaults__, function.__closure__
+    )
     clone.__kwdefaults__ = function.__kwdefaults__
     return clone
 
@@ -274,14 +282,17 @@ def _training(*args: Any, training: bool = False, **kwargs: Any) -> bool:
 
 def _recurrent_dropout(*args: Any, **kwargs: Any) -> bool:
     """Of `torch.lstm` and its like: the dropout rate is the one float among the arguments, followed by `train`."""
-    return any(isinstance(rate, float) and rate > 0.0 and train is True for rate, train in zip(args, args[1:], strict=False))
+    return any(isinstance(rate, float) and rate > 0.0 and train is True for rate, train in itertools.pairwise(args))
 
 
 _REFUSED_WHEN: dict[Callable, Callable[..., bool]] = {
     **{getattr(torch, name): _always for name in ("multinomial", "poisson", "binomial")},
     **{getattr(Tensor, name): _always for name in ("random_", "cauchy_", "log_normal_", "geometric_", "multinomial")},
-    **{getattr(torch, name): _training for name in ("feature_dropout", "alpha_dropout", "feature_alpha_dropout", "native_dropout", "rrelu")},
+    **{
+        getattr(torch, name): _training for name in ("feature_dropout", "alpha_dropout", "feature_alpha_dropout", "native_dropout", "rrelu")
+    },
     **{getattr(F, name): _training for name in ("feature_alpha_dropout", "rrelu")},
-    **{F.fractional_max_pool2d: _always, F.fractional_max_pool3d: _always},
+    F.fractional_max_pool2d: _always,
+    F.fractional_max_pool3d: _always,
     **{getattr(torch, name): _recurrent_dropout for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
 }

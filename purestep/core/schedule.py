@@ -29,13 +29,13 @@ def scalar_like(params: tree.Tree, value: float, dtype: torch.dtype = torch.floa
 
 
 class Hyperparam(NamedTuple):
-    """A hyperparameter in a state: its value now, and the count that drives it if it is scheduled.
+    """A hyperparameter in a state: its value now, and the number of updates that drives it if it is scheduled.
 
-    A constant has no count: its value is an ordinary leaf, so that changing it needs no new capture.
+    A constant has no number of updates: its value is an ordinary leaf, so that changing it needs no new capture.
     """
 
     value: Tensor  # 0-d float64: what the latest update used; before the first, what it will use
-    count: Tensor | tuple[()] = ()  # 0-d int64: updates so far; () and not None, which `vmap` takes for a leaf
+    num_updates: Tensor | tuple[()] = ()  # 0-d int64: updates so far; () and not None, which `vmap` takes for a leaf
 
 
 def init_hyperparam(value: ScalarOrSchedule, params: tree.Tree) -> Hyperparam:
@@ -49,5 +49,7 @@ def init_hyperparam(value: ScalarOrSchedule, params: tree.Tree) -> Hyperparam:
 def next_hyperparam(value: ScalarOrSchedule, state: Hyperparam) -> Hyperparam:
     """The state after one update; its `value` is what this update uses (`schedule(count before the update)`)."""
     if callable(value):
-        return Hyperparam(value(state.count).to(torch.float64), state.count + 1)
+        count = state.num_updates
+        assert isinstance(count, Tensor), "a state made for a number was given to a schedule"
+        return Hyperparam(value(count).to(torch.float64), count + 1)
     return state

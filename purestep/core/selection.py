@@ -95,7 +95,9 @@ def _pick(updates: Tree | None, paths: tuple[str, ...], labels: tuple[str | None
     return {path: leaf for path, owner, leaf in zip(paths, labels, tree.leaves(updates), strict=True) if owner == label}
 
 
-def _select(transforms: Mapping[str, GradientTransform], label_of: Callable[[Tree], tuple[str | None, ...]], name: str) -> GradientTransform:
+def _select(
+    transforms: Mapping[str, GradientTransform], label_of: Callable[[Tree], tuple[str | None, ...]], name: str
+) -> GradientTransform:
     """The one mechanism behind `masked` and `partition`."""
     needs = frozenset().union(*(part.needs for part in transforms.values()))
 
@@ -116,7 +118,9 @@ def _select(transforms: Mapping[str, GradientTransform], label_of: Callable[[Tre
             out |= new
         result = tree.unflatten(spec, [out[path] for path in state.paths])
         if len(verdicts) > 1:
-            raise TransformError(f"{name}: parts {sorted(verdicts)} each hold a gate; a verdict is about the whole update, put one gate before")
+            raise TransformError(
+                f"{name}: parts {sorted(verdicts)} each hold a gate; a verdict is about the whole update, put one gate before"
+            )
         for label, (apply, reject) in verdicts.items():
             inner = {key: new if key == label else tree.where(apply, new, state.inner[key]) for key, new in inner.items()}
             result = Gated(silence(result, apply), apply, reject)

@@ -70,15 +70,19 @@ def chain(*parts: GradientTransform, name: str = "chain") -> GradientTransform:
     def update(updates: Tree, state: dict[str, Any], params: Tree = None, **extra: Any) -> tuple[Any, dict[str, Any]]:
         check_needs(name, needs, extra)
         if set(state) != set(names):
-            raise TransformError(f"{name}: the state has parts {sorted(state)}, the chain has {sorted(names)}; was it made by another chain?")
-        apply, reject, new_state = None, None, {}
+            raise TransformError(
+                f"{name}: the state has parts {sorted(state)}, the chain has {sorted(names)}; was it made by another chain?"
+            )
+        apply: Tensor | None = None
+        reject: Tensor | None = None
+        new_state = {}
         for key, part in zip(names, parts, strict=True):
             updates, new = part.update(updates, state[key], params, **extra)
             new_state[key] = new if apply is None else tree.where(apply, new, state[key])
             if isinstance(updates, Gated):
                 updates, may, bad = updates
-                apply, reject = (may, bad) if apply is None else (apply & may, reject | (apply & bad))
-        return (updates if apply is None else Gated(silence(updates, apply), apply, reject)), new_state
+                apply, reject = (may, bad) if apply is None or reject is None else (apply & may, reject | (apply & bad))
+        return (updates if apply is None or reject is None else Gated(silence(updates, apply), apply, reject)), new_state
 
     def scale_loss(loss: Tensor, state: dict[str, Any]) -> Tensor:
         for key, scale in scalers:
@@ -185,7 +189,7 @@ def set_hyperparams(opt_state: Tree, **values: float | Tensor) -> Tree:
         hits = [path for path in known if path[-1] == wanted[-1] and all(part in path for part in wanted)]
         if not hits:
             raise KeyError(f"no hyperparameter {name!r} in this state; it has {sorted({'.'.join(path) for path in known})}")
-        if scheduled := [path for path in hits if isinstance(known[path].count, Tensor)]:
+        if scheduled := [path for path in hits if isinstance(known[path].num_updates, Tensor)]:
             raise ValueError(f"{'.'.join(scheduled[0])} is driven by a schedule; give a number to the optimizer to set it by hand")
         chosen |= dict.fromkeys(hits, value)
     return _replace(opt_state, (), chosen)
@@ -206,11 +210,11 @@ def _replace(state: Any, path: tuple[str, ...], chosen: dict[tuple[str, ...], fl
         return state._replace(value=torch.full_like(state.value, 0.0) + chosen[path])
     if not any(where[: len(path)] == path for where in chosen):
         return state
-    children = {key: _replace(child, (*path, key), chosen) for key, child in children(state)}
+    inside = {key: _replace(child, (*path, key), chosen) for key, child in children(state)}
     if isinstance(state, Mapping):
-        return children
+        return inside
     if hasattr(state, "_replace"):
-        return state._replace(**children)
+        return state._replace(**inside)
     if hasattr(state, "__dataclass_fields__"):
-        return type(state)(**children)
-    return type(state)(children.values())
+        return type(state)(**inside)
+    return type(state)(inside.values())

@@ -150,7 +150,9 @@ def first_matches(patterns: Sequence[str], names: Sequence[str], what: str = "pa
     for pattern, expression in zip(patterns, expressions, strict=True):
         if names and not any(builtins.map(expression.match, names)):
             near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.3) or list(names[:3])
-            raise PatternError(f"{what} {pattern!r} matches none of {len(names)} leaves; did you mean {', '.join(builtins.map(repr, near))}?")
+            raise PatternError(
+                f"{what} {pattern!r} matches none of {len(names)} leaves; did you mean {', '.join(builtins.map(repr, near))}?"
+            )
     return [next((i for i, expression in enumerate(expressions) if expression.match(name)), None) for name in names]
 
 
@@ -164,8 +166,10 @@ def node(cls: type | None = None, *, static: tuple[str, ...] = ()) -> Any:
     Args:
         static: Fields that belong to the structure, not to the leaves; they must be hashable.
     """
-    if cls is None:
-        return lambda real: node(real, static=static)
+    return _register(cls, static) if cls is not None else lambda real: _register(real, static)
+
+
+def _register(cls: Any, static: tuple[str, ...]) -> Any:
     # eq=False: two states are compared leaf by leaf, never by an operator that returns a tensor
     cls = dataclasses.dataclass(frozen=True, eq=False, repr="__repr__" not in cls.__dict__)(cls)
     names = tuple(field.name for field in dataclasses.fields(cls) if field.name not in static)

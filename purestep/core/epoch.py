@@ -1,0 +1,123 @@
+"""What happens between batches: an epoch is closed, a validation value is handed to the transforms that wait for it.
+
+A part of an optimizer takes part by methods of its state: `end_epoch() -> state`, `observe(value) -> state`.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import rng, tree
+from .hook import Hook, Stage, StepContext, run_hooks
+from .loss import LossOutput
+from .objective import Objective
+from .schedule import scalar_like
+from .state import TrainState
+from .transform import Gated, GradientTransform, apply_updates, children
+
+
+def end_epoch(state: TrainState) -> TrainState:
+    """Close an epoch: `epoch_count` advances, `epoch_step_count` returns to 0. Pure."""
+    counters = dataclasses.replace(
+        state.counters,
+        epoch_count=state.counters.epoch_count + 1,
+        epoch_step_count=torch.zeros_like(state.counters.epoch_step_count),
+    )
+    return dataclasses.replace(state, counters=counters, opt_state=_tell(state.opt_state, "end_epoch"))
+
+
+def observe(state: TrainState, value: float | Tensor) -> TrainState:
+    """Hand a validation value to the transforms that wait for one (`reduce_on_plateau`). Pure.
+
+    Raises:
+        ValueError: If no part of the optimizer takes one.
+    """
+    told = _tell(state.opt_state, "observe", torch.as_tensor(value))
+    if told is state.opt_state:
+        raise ValueError(
+            "observe: no transform in this optimizer waits for a validation value; add reduce_on_plateau(driven_by='validation')"
+        )
+    return dataclasses.replace(state, opt_state=told)
+
+
+def observes(state: TrainState) -> bool:
+    """Whether some part of the optimizer waits for a validation value."""
+    return bool(_having(state.opt_state, "observe"))
+
+
+def _having(node: Any, method: str) -> bool:
+    if callable(getattr(type(node), method, None)):
+        return True
+    return any(_having(child, method) for _, child in children(node) if not isinstance(child, Tensor))
+
+
+def _tell(node: Any, method: str, *args: Any) -> Any:
+    """Replace every part of a state that has the method by what the method returns; the same object if there is none."""
+    if callable(getattr(type(node), method, None)):
+        return getattr(node, method)(*args)
+    if isinstance(node, dict):
+        new = {key: _tell(child, method, *args) for key, child in node.items()}
+        return node if all(new[key] is node[key] for key in node) else new
+    if hasattr(node, "_fields"):
+        children = [_tell(child, method, *args) for child in node]
+        return node if all(a is b for a, b in zip(children, node, strict=True)) else type(node)(*children)
+    if hasattr(node, "__dataclass_fields__"):
+        new = {name: _tell(getattr(node, name), method, *args) for name in node.__dataclass_fields__}
+        return node if all(new[name] is getattr(node, name) for name in new) else type(node)(**new)
+    return node
+
+
+# --- a window of accumulation that the epoch's end leaves open ------------------------------------------------------
+
+
+def build_end_epoch(
+    objective: Objective, optimizer: GradientTransform, hooks: Sequence[Hook] = (), world_size: int = 1
+) -> Callable[[TrainState], TrainState]:
+    """An `end_epoch` that also emits what `accumulate(..., last="partial")` holds: the mean over the batches that are there.
+
+    The emitted update counts as a step, but as no batch: hooks run at AFTER_OPTIMIZER_STEP only.
+    """
+
+    def close(state: TrainState) -> TrainState:
+        state = end_epoch(state)
+        if not _having(state.opt_state, "end_epoch"):
+            return state
+        trainable, rest = objective.split(state.params)
+        nothing = scalar_like(trainable, 0.0)
+        extras = {"value": nothing, "denominator": nothing, "counters": state.counters}
+        if "key" in optimizer.needs:
+            extras["key"] = rng.leaf_key(rng.fold_in(state.seed, state.counters.batch_count, purpose=rng.ROUNDING), 1)
+        result, opt_state = optimizer.update(tree.zeros_like(trainable), state.opt_state, trainable, **extras)
+        if not isinstance(result, Gated):
+            return state
+        params = objective.join(apply_updates(trainable, result), rest)
+        ctx = StepContext(Stage.AFTER_OPTIMIZER_STEP, None, state.counters, params, state.buffers, state.seed, {})
+        ctx = ctx.replace(loss=LossOutput(nothing, {}, {}, {}, {}), updates=result.updates, applied=result.apply)
+        states, _ = run_hooks(hooks, Stage.AFTER_OPTIMIZER_STEP, state.hook_state, ctx)
+        steps = result.apply.to(torch.int64)
+        counters = dataclasses.replace(
+            state.counters,
+            step_count=state.counters.step_count + steps,
+            global_step_count=state.counters.global_step_count + steps * world_size,
+        )
+        kept = tree.where(result.apply, states, state.hook_state)
+        return dataclasses.replace(
+            state, params=params, opt_state=_as_before_window(state.opt_state, opt_state), hook_state=kept, counters=counters
+        )
+
+    return close
+
+
+def _as_before_window(old: Any, new: Any) -> Any:
+    """The new state, but of the parts that stand before the window the old one: for them there was no batch."""
+    if not isinstance(new, dict):
+        return new
+    merged, passed = {}, False
+    for key in new:
+        holds = not passed and _having(new[key], "end_epoch")
+        merged[key] = new[key] if passed else _as_before_window(old[key], new[key]) if holds else old[key]
+        passed = passed or holds
+    return merged

@@ -1,0 +1,206 @@
+"""How a batch becomes a loss and a gradient, cut into parts or not: every term is a sum, divided once by the count of the whole.
+
+An `Objective` says how predictions and loss come about. The stages from BEFORE_BATCH to BEFORE_BACKWARD run here, once for each cut;
+what follows on the gradient is in `step.py`.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import rng, tree
+from .grad import Engine, Gradient, value_and_grad
+from .hook import Hook, Stage, StepContext, run_hooks
+from .loss import LossOutput, Sums, divide, merge_sums, sum_of, total_loss
+from .schedule import scalar_like
+from .state import Counters, TrainState
+from .transform import GradientTransform
+from .tree import Tree
+
+Metrics = dict[str, Tensor]
+
+
+class Objective(NamedTuple):
+    """How a batch becomes a loss, as pure functions."""
+
+    split: Callable[[Tree], tuple[Tree, Tree]]
+    """`split(params) -> (trainable, the rest)`."""
+    join: Callable[[Tree, Tree], Tree]
+    """The inverse of `split`."""
+    forward: Callable[[Tree, Tree, Any, Callable[[], Tensor]], tuple[Any, Tree]]
+    """`forward(params, buffers, batch, make_key) -> (predictions, changed buffers)`."""
+    targets: Callable[[Any, Any], Any]
+    """`targets(predictions, batch)`."""
+    sums: Callable[[Any, Any, Any], dict[str, Sums]]
+    """`sums(predictions, targets, batch)` by term."""
+    weights: Callable[[Counters], tuple[dict[str, Tensor], dict[str, Tensor]]]
+    """Effective and raw weights at these counters."""
+    cut: Callable[[Any, int], Sequence[Any]]
+    """`cut(batch, k)`: the batch in k parts."""
+    merge_buffers: Callable[[Tree, Tree], Tree]
+    """`merge_buffers(old, changed)`."""
+    context: Callable[[Tree], contextlib.AbstractContextManager] = lambda params: contextlib.nullcontext()
+    """Around forward and loss, given the parameters: autocast."""
+    report: Callable[[Any], Metrics] = lambda predictions: {}
+    """Metrics out of the predictions."""
+
+
+class Cut(NamedTuple):
+    """What comes out of the differentiated function, beside the loss."""
+
+    loss: LossOutput
+    predictions: Any
+    targets: Any
+    batch: Any
+    buffers: Tree
+    hook_state: dict[str, Any]
+    metrics: Metrics
+
+
+def cut_batch(batch: Any, parts: int) -> Sequence[Any]:
+    """A batch in parts: a tuple or list of `parts` batches as it is; by the batch's own `cut(parts)`; else along the first axis.
+
+    Raises:
+        ValueError: If a tensor is too short.
+    """
+    if parts == 1:
+        return (batch,)
+    if type(batch) in (tuple, list) and len(batch) == parts and not all(isinstance(x, Tensor) for x in batch):
+        return batch
+    if hasattr(batch, "cut"):
+        return batch.cut(parts)
+    leaves, spec = tree.flatten(batch)
+    if short := [tuple(leaf.shape) for leaf in leaves if leaf.ndim and len(leaf) < parts]:
+        raise ValueError(f"microbatches={parts}: a field of shape {short[0]} cannot be cut into so many parts")
+    pieces = [torch.tensor_split(leaf, parts) if leaf.ndim else (leaf,) * parts for leaf in leaves]
+    return [tree.unflatten(spec, part) for part in zip(*pieces, strict=True)]
+
+
+def gradient_over_cuts(
+    objective: Objective, optimizer: GradientTransform, hooks: Sequence[Hook], engine: Engine, state: TrainState, cuts: Sequence[Any]
+) -> tuple[Gradient, Cut]:
+    """Loss and gradient over all cuts: every term is summed, and divided once by its denominator over the whole batch.
+
+    The loss of a single term is divided at the end. Several terms need all denominators before the first gradient; and so does a hook
+    that looks at the loss of a cut.
+    """
+    trainable, rest = objective.split(state.params)
+    if len(cuts) == 1:
+        return _gradient_of_cut(objective, optimizer, hooks, engine, state, trainable, rest, _Share(cuts[0], 0, 1, None), state)
+    terms = objective.weights(state.counters)[0]
+    divide_at_end = len(terms) == 1 and not any({Stage.AFTER_LOSS, Stage.BEFORE_BACKWARD} & hook.stages for hook in hooks)
+    whole = {name: scalar_like(trainable, 1.0) for name in terms} if divide_at_end else _denominators(objective, state, cuts)
+    gradients, parts, carried = [], [], state
+    for i, batch in enumerate(cuts):
+        share = _Share(batch, i, len(cuts), whole)
+        gradient, cut = _gradient_of_cut(objective, optimizer, hooks, engine, state, trainable, rest, share, carried)
+        buffers = objective.merge_buffers(carried.buffers, cut.buffers)
+        carried = dataclasses.replace(carried, buffers=buffers, hook_state=cut.hook_state)
+        gradients.append(gradient)
+        parts.append(cut)
+    gradient, cut = _sum_gradients(gradients), _join_cuts(parts, carried.buffers)
+    return _divided(gradient, cut) if divide_at_end else (gradient, cut)
+
+
+class _Share(NamedTuple):
+    """One cut, and what it must know of the whole."""
+
+    batch: Any
+    number: int
+    num_cuts: int
+    denominators: dict[str, Tensor] | None  # of the whole batch, by term; None: the batch is not cut
+
+
+def _gradient_of_cut(
+    objective: Objective,
+    optimizer: GradientTransform,
+    hooks: Sequence[Hook],
+    engine: Engine,
+    state: TrainState,
+    trainable: Tree,
+    rest: Tree,
+    share: _Share,
+    carried: TrainState,
+) -> tuple[Gradient, Cut]:
+    def differentiated(params: Tree) -> tuple[Tensor, Cut]:
+        cut = _run_cut(objective, hooks, dataclasses.replace(carried, params=objective.join(params, rest)), share)
+        loss = cut.loss.total
+        return loss if optimizer.scale_loss is None else optimizer.scale_loss(loss, state.opt_state), cut
+
+    gradient = value_and_grad(differentiated, trainable, engine)
+    return gradient, gradient.aux
+
+
+def _sum_gradients(gradients: Sequence[Gradient]) -> Gradient:
+    grads = gradients[0].grads
+    for other in gradients[1:]:
+        grads = tree.map(torch.add, grads, other.grads)
+    unreached = tuple(path for path in gradients[0].unreached if all(path in other.unreached for other in gradients))
+    return gradients[0]._replace(grads=grads, unreached=unreached)
+
+
+def _divided(gradient: Gradient, cut: Cut) -> tuple[Gradient, Cut]:
+    """Divide gradient and total of a single term by its denominator over the whole batch."""
+    (part,) = cut.loss.sums.values()
+    factor = divide(torch.ones_like(part.denominator), part.denominator)
+    loss = dataclasses.replace(cut.loss, total=cut.loss.total * factor)
+    return gradient._replace(grads=tree.map(lambda g: g * factor.to(g.dtype), gradient.grads)), cut._replace(loss=loss)
+
+
+def _run_cut(objective: Objective, hooks: Sequence[Hook], state: TrainState, share: _Share) -> Cut:
+    """The stages from BEFORE_BATCH to BEFORE_BACKWARD, on one cut, at the parameters of `state`."""
+    is_cut = share.num_cuts > 1
+    ctx = StepContext(Stage.BEFORE_BATCH, share.batch, state.counters, state.params, state.buffers, state.seed, {})
+    states, ctx = run_hooks(hooks, Stage.BEFORE_BATCH, state.hook_state, ctx)
+    states, ctx = run_hooks(hooks, Stage.BEFORE_FORWARD, states, ctx)
+
+    def make_key() -> Tensor:
+        key = rng.fold_in(state.seed, state.counters.batch_count)
+        return rng.leaf_key(key, share.number) if share.number else key
+
+    with objective.context(state.params):
+        predictions, changed = objective.forward(state.params, state.buffers, ctx.batch, make_key)
+        states, ctx = run_hooks(hooks, Stage.AFTER_FORWARD, states, ctx.replace(predictions=predictions))
+        ctx = ctx.replace(targets=objective.targets(ctx.predictions, ctx.batch))
+        states, ctx = run_hooks(hooks, Stage.BEFORE_LOSS, states, ctx)
+        sums = objective.sums(ctx.predictions, ctx.targets, ctx.batch)
+    weights, raw = objective.weights(state.counters)
+    whole = share.denominators
+    shares = sums if whole is None else {name: part._replace(denominator=whole[name]) for name, part in sums.items()}
+    loss = LossOutput(total_loss(shares, weights), sums, weights, raw, {})
+    states, after = run_hooks(hooks, Stage.AFTER_LOSS, states, ctx.replace(loss=loss), cut=is_cut)
+    assert after.loss is not None
+    if is_cut and after.loss.penalties:  # each cut carries its share, so that the whole counts a penalty once
+        penalty = sum_of(after.loss.penalties.values()) / share.num_cuts
+        after = after.replace(loss=dataclasses.replace(after.loss, total=loss.total + penalty))
+    states, ctx = run_hooks(hooks, Stage.BEFORE_BACKWARD, states, after, cut=is_cut)
+    assert ctx.loss is not None
+    metrics = {**ctx.metrics, **objective.report(ctx.predictions)}
+    return Cut(ctx.loss, ctx.predictions, ctx.targets, ctx.batch, changed, states, metrics)
+
+
+def _denominators(objective: Objective, state: TrainState, cuts: Sequence[Any]) -> dict[str, Tensor]:
+    """Denominator of each term over all cuts, from a forward pass that leaves no trace (dead code where a graph is compiled)."""
+    key = rng.fold_in(state.seed, state.counters.batch_count)
+    found = []
+    for batch in cuts:
+        with objective.context(state.params):
+            predictions, _ = objective.forward(state.params, state.buffers, batch, lambda: key)
+            sums = objective.sums(predictions, objective.targets(predictions, batch), batch)
+        found.append({name: part.denominator.detach() for name, part in sums.items()})
+    return {name: sum_of(cut[name] for cut in found) for name in found[0]}
+
+
+def _join_cuts(parts: Sequence[Cut], buffers: Tree) -> Cut:
+    """One record of the whole batch: sums merged, totals added, metrics of hooks averaged, the rest as a tuple by cut."""
+    last = parts[-1]
+    sums = {name: merge_sums([part.loss.sums[name] for part in parts]) for name in last.loss.sums}
+    total = sum_of(part.loss.total for part in parts)
+    loss = dataclasses.replace(last.loss, total=total, sums=sums)
+    metrics = {name: sum_of(part.metrics[name] for part in parts) / len(parts) for name in last.metrics}
+    predictions, targets, batches = (tuple(getattr(part, field) for part in parts) for field in ("predictions", "targets", "batch"))
+    return Cut(loss, predictions, targets, batches, buffers, last.hook_state, metrics)
