@@ -47,7 +47,7 @@ def l2_loss(predictions: Tensor, targets: Tensor | None = None) -> Tensor:
     return 0.5 * errors_of("l2_loss", predictions, targets).square()
 
 
-def huber_loss(predictions: Tensor, targets: Tensor | None = None, delta: float = 1.0) -> Tensor:
+def huber_loss(predictions: Tensor, targets: Tensor | None = None, *, delta: float = 1.0) -> Tensor:
     """`r^2 / 2` for `|r| <= delta`, `delta (|r| - delta / 2)` beyond, element by element, with `r = p - t`.
 
     Args:
