@@ -63,6 +63,22 @@ def dimensions_by_path(choice: WeightDimensions, params: Tree, layout: Layout) -
     return found
 
 
+def dimensions_of(choice: WeightDimensions, params: Tree, layout: Layout, name: str) -> tuple[MuonDimensionNumbers, ...]:
+    """Dimension numbers of every leaf, in the order of `tree.leaves`; each must have some, and fit them.
+
+    Raises:
+        ValueError: Naming the first leaf that has none, or that they do not fit.
+    """
+    found = dimensions_by_path(choice, params, layout)
+    chosen = []
+    for (path, dims), leaf in zip(found.items(), tree.leaves(params), strict=True):
+        if dims is None:
+            raise ValueError(f"{name}: leaf {path!r} has no dimension numbers; mask it, or name its dimensions by MuonDimensionNumbers")
+        axes(leaf, dims, path)
+        chosen.append(dims)
+    return tuple(chosen)
+
+
 def check_patterns(choice: WeightDimensions, params: Tree) -> None:
     """Check that every entry of a choice fits some leaf.
 
@@ -100,20 +116,20 @@ class Axes(NamedTuple):
     output: tuple[int, ...]
 
 
-def axes(leaf: Tensor, dims: MuonDimensionNumbers) -> Axes:
+def axes(leaf: Tensor, dims: MuonDimensionNumbers, path: str = "a leaf") -> Axes:
     """Sort the dimensions of a leaf.
 
     Raises:
         ValueError: If the leaf has fewer than two dimensions, or one of them is named twice.
     """
     if leaf.ndim < 2:
-        raise ValueError(f"a matrix method needs at least two dimensions, got a leaf of shape {tuple(leaf.shape)}; give it None instead")
+        raise ValueError(f"{path}: a matrix method needs at least two dimensions, got shape {tuple(leaf.shape)}; give it None instead")
     named = [(axis,) if isinstance(axis, int) else tuple(axis) for axis in dims]
     if wrong := [axis for group in named for axis in group if not -leaf.ndim <= axis < leaf.ndim]:
-        raise ValueError(f"{dims} names dimension {wrong[0]}, but the leaf has shape {tuple(leaf.shape)}")
+        raise ValueError(f"{path}: {dims} names dimension {wrong[0]}, but the shape is {tuple(leaf.shape)}")
     reduction, output = ([axis % leaf.ndim for axis in group] for group in named)
     if len({*reduction, *output}) < len(reduction) + len(output):
-        raise ValueError(f"{dims} names a dimension of shape {tuple(leaf.shape)} twice")
+        raise ValueError(f"{path}: {dims} names a dimension of shape {tuple(leaf.shape)} twice")
     batch = [axis for axis in range(leaf.ndim) if axis not in (*reduction, *output)]
     return Axes(tuple(batch), tuple(reduction), tuple(output))
 
@@ -121,14 +137,14 @@ def axes(leaf: Tensor, dims: MuonDimensionNumbers) -> Axes:
 def fans(leaf: Tensor, dims: MuonDimensionNumbers) -> tuple[int, int]:
     """How many inputs an output of the weight sums over, and how many outputs it has."""
     _, reduction, output = axes(leaf, dims)
-    return math.prod(leaf.shape[axis] for axis in reduction), math.prod(leaf.shape[axis] for axis in output)
+    return math.prod([leaf.shape[axis] for axis in reduction]), math.prod([leaf.shape[axis] for axis in output])
 
 
 def as_matrices(leaf: Tensor, dims: MuonDimensionNumbers) -> Tensor:
     """The leaf as a batch of matrices `(batch, output, reduction)`, or one matrix if it has no batch dimensions."""
     batch, reduction, output = axes(leaf, dims)
     fan_in, fan_out = fans(leaf, dims)
-    size = math.prod(leaf.shape[axis] for axis in batch)
+    size = math.prod([leaf.shape[axis] for axis in batch])
     matrices = leaf.permute(*batch, *output, *reduction)
     return matrices.reshape(size, fan_out, fan_in) if batch else matrices.reshape(fan_out, fan_in)
 
@@ -137,4 +153,4 @@ def from_matrices(matrices: Tensor, leaf: Tensor, dims: MuonDimensionNumbers) ->
     """Undo `as_matrices` for a leaf of the shape of `leaf`."""
     batch, reduction, output = axes(leaf, dims)
     order = (*batch, *output, *reduction)
-    return matrices.reshape([leaf.shape[axis] for axis in order]).permute(*(order.index(axis) for axis in range(leaf.ndim)))
+    return matrices.reshape([leaf.shape[axis] for axis in order]).permute([order.index(axis) for axis in range(leaf.ndim)]).contiguous()

@@ -6,27 +6,17 @@ Which dimensions form the matrix is said in `dimensions.py`; the finished optimi
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from ..core import tree
 from ..core.schedule import scalar_like
-from ..core.transform import EmptyState, GradientTransform
+from ..core.transform import GradientTransform
 from ..core.tree import Tree
 from . import leafwise
-from .dimensions import (
-    Layout,
-    MuonDimensionNumbers,
-    WeightDimensions,
-    as_matrices,
-    axes,
-    default_dimensions,
-    dimensions_by_path,
-    fans,
-    from_matrices,
-)
+from .dimensions import Layout, MuonDimensionNumbers, WeightDimensions, as_matrices, dimensions_of, fans, from_matrices
 from .leafwise import Leaves
 from .moments import bias_correction, decay_mean, widen, zeros_of_moments
 
@@ -123,11 +113,13 @@ def _fused(x: Tensor, left: Tensor, right: Tensor, beta: float, alpha: float) ->
     return multiply(x, left, right, beta=beta, alpha=alpha)
 
 
-class ScaleByMuonState(NamedTuple):
+@tree.node(static=("dimensions",))
+class ScaleByMuonState:
     """State of `scale_by_muon`."""
 
     count: Tensor  # 0-d int64, updates so far
     mu: Tree  # running mean of updates
+    dimensions: tuple[MuonDimensionNumbers, ...]  # of each leaf
 
 
 def scale_by_muon(
@@ -168,8 +160,8 @@ def scale_by_muon(
     steps = _steps(ns_coeffs, ns_steps)
 
     def init(params: Tree) -> ScaleByMuonState:
-        _dimensions(weight_dimension_numbers, params, layout, "scale_by_muon")
-        return ScaleByMuonState(scalar_like(params, 0, torch.int64), zeros_of_moments(params, mu_dtype))
+        dimensions = dimensions_of(weight_dimension_numbers, params, layout, "scale_by_muon")
+        return ScaleByMuonState(scalar_like(params, 0, torch.int64), zeros_of_moments(params, mu_dtype), dimensions)
 
     def update(updates: Tree, state: ScaleByMuonState, params: Tree = None, **extra: Any) -> tuple[Tree, ScaleByMuonState]:
         leaves, structure = tree.flatten(updates)
@@ -178,12 +170,12 @@ def scale_by_muon(
         mu = decay_mean(old, wide, beta)
         momentum = _momentum(mu, wide, beta, count, nesterov, debias)
         out = []
-        for leaf, dims in zip(momentum, _dimensions(weight_dimension_numbers, updates, layout, "scale_by_muon"), strict=True):
+        for leaf, dims in zip(momentum, state.dimensions, strict=True):
             matrices = _orthogonal(as_matrices(leaf, dims).to(ns_dtype or leaf.dtype), steps, preconditioning, eps)
             orthogonal = from_matrices(matrices.to(leaf.dtype), leaf, dims)
             out.append((leaf.conj() * orthogonal).sum() * orthogonal if adaptive else orthogonal)
         stored = leafwise.cast(mu, [m.dtype for m in old])
-        return tree.unflatten(structure, out), ScaleByMuonState(count, tree.unflatten(structure, stored))
+        return tree.unflatten(structure, out), ScaleByMuonState(count, tree.unflatten(structure, stored), state.dimensions)
 
     return GradientTransform(init, update, "scale_by_muon")
 
@@ -197,13 +189,11 @@ def _momentum(mu: Leaves, updates: Leaves, beta: float, count: Tensor, nesterov:
     return leafwise.add(ahead, leafwise.mul(updates, (1 - beta) / bias_correction(beta, count)))
 
 
-def _dimensions(choice: WeightDimensions, params: Tree, layout: Layout, name: str) -> list[MuonDimensionNumbers]:
-    found = dimensions_by_path(choice, params, layout)
-    if missing := [path for path, dims in found.items() if dims is None]:
-        raise ValueError(f"{name}: leaf {missing[0]!r} has no dimension numbers; mask it, or name its dimensions by MuonDimensionNumbers")
-    for leaf, dims in zip(tree.leaves(params), found.values(), strict=True):
-        axes(leaf, dims)  # type: ignore[arg-type]
-    return list(found.values())  # type: ignore[arg-type]
+@tree.node(static=("dimensions",))
+class ScaleByShapeState:
+    """State of `scale_by_shape`, which has no tensors."""
+
+    dimensions: tuple[MuonDimensionNumbers, ...]  # of each leaf
 
 
 def scale_by_shape(
@@ -221,17 +211,18 @@ def scale_by_shape(
     Reference:
         Bernstein, "Deriving Muon", 2025. Liu et al., "Muon is scalable for LLM training", 2025, eq. 4. arXiv:2502.16982
     """
-    default_dimensions(layout)
 
     def scale(leaf: Tensor, dims: MuonDimensionNumbers) -> Tensor:
         fan_in, fan_out = fans(leaf, dims)
         if consistent_rms is None:
-            return leaf * math.sqrt(max(1.0, fan_out / fan_in))
+            return leaf * math.sqrt(max(1.0, fan_out / max(fan_in, 1)))
         return leaf * (math.sqrt(max(fan_in, fan_out)) * consistent_rms)
 
-    def update(updates: Tree, state: EmptyState, params: Tree = None, **extra: Any) -> tuple[Tree, EmptyState]:
-        leaves, structure = tree.flatten(updates)
-        dims = _dimensions(weight_dimension_numbers, updates, layout, "scale_by_shape")
-        return tree.unflatten(structure, [scale(leaf, d) for leaf, d in zip(leaves, dims, strict=True)]), state
+    def init(params: Tree) -> ScaleByShapeState:
+        return ScaleByShapeState(dimensions_of(weight_dimension_numbers, params, layout, "scale_by_shape"))
 
-    return GradientTransform(lambda params: EmptyState(), update, "scale_by_shape")
+    def update(updates: Tree, state: ScaleByShapeState, params: Tree = None, **extra: Any) -> tuple[Tree, ScaleByShapeState]:
+        leaves, structure = tree.flatten(updates)
+        return tree.unflatten(structure, [scale(leaf, dims) for leaf, dims in zip(leaves, state.dimensions, strict=True)]), state
+
+    return GradientTransform(init, update, "scale_by_shape")
