@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from .core.loss import Composable, ComposedLoss, Sums, as_loss, read_targets
 from .core.module import Models, Skeleton, frozen_buffers, frozen_by_user, make_layout, read
 from .core.objective import Objective, cut_batch
 from .core.randomness import KeyedRandomness
+from .core.recompute import Recomputable
 from .core.state import TrainState
 from .core.step import Step, build_step, init_state
 from .core.transform import GradientTransform
@@ -191,7 +193,10 @@ class _Program:
         return torch.autocast(tree.leaves(params)[0].device.type, self.autocast)
 
     def forward(self, params: Tree, buffers: Tree, batch: Any, make_key: Callable[[], Tensor]) -> tuple[Any, Tree]:
-        with KeyedRandomness(make_key):
+        def replay() -> Callable[[], contextlib.AbstractContextManager]:
+            return functools.partial(_replay, self.train, params, buffers, make_key, mode.draws)
+
+        with KeyedRandomness(make_key) as mode, Recomputable(replay):
             return self.train.call(self.forward_fn, params, buffers, batch)
 
     def targets(self, predictions: Any, batch: Any) -> Mapping[str, Any]:
@@ -215,6 +220,13 @@ class _Program:
             predictions, _ = self.eval.call(self.forward_fn, params, buffers, batch)
             sums = self.loss.sums(predictions, self.targets(predictions, batch), batch)
         return tree.map(_detach, (predictions, sums))
+
+
+@contextlib.contextmanager
+def _replay(skeleton: Skeleton, params: Tree, buffers: Tree, make_key: Callable[[], Tensor], draws: int) -> Any:
+    """What a checkpointed region needs to be recomputed: its parameters, and its random draws once more."""
+    with skeleton.bound(params, buffers), KeyedRandomness(make_key, draws):
+        yield
 
 
 def _detach(leaf: Any) -> Any:

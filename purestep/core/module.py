@@ -165,21 +165,14 @@ class Skeleton:
 
         The given buffers are never written to: the modules see copies.
         """
+        with self.bound(params, buffers):
+            return fn(self.models, *args), self._buffers_now()
+
+    def bound(self, params: Mapping, buffers: Mapping) -> "Bound":
+        """A context in which the modules hold these parameters, and copies of these buffers."""
         # a copy of each, always: batch_norm writes its statistics without moving the tensor's version counter
         working = {key: tensor.clone() for key, tensor in self._flat(buffers).items()}
-        given = {"_parameters": self._flat(params), "_buffers": working}
-        before = []
-        for slot, owner in self._slots:
-            holder = getattr(owner, slot.kind)
-            before.append((holder, slot.name, holder[slot.name]))
-            holder[slot.name] = given[slot.kind][slot.leaf_model, slot.leaf]
-        for part in self._recurrent:
-            part._flat_weights = [getattr(part, name) for name in part._flat_weights_names]
-        try:
-            return fn(self.models, *args), self._buffers_now()
-        finally:
-            for holder, name, tensor in before:
-                holder[name] = tensor
+        return Bound(self._slots, self._recurrent, {"_parameters": self._flat(params), "_buffers": working})
 
     def _flat(self, tensors: Mapping) -> dict[tuple[str | None, str], Tensor]:
         if self._single:
@@ -192,6 +185,27 @@ class Skeleton:
             if slot.kind == "_buffers" and _join(slot.leaf_model, slot.leaf) not in self._frozen:
                 (now if self._single else now[slot.leaf_model])[slot.leaf] = owner._buffers[slot.name]
         return now
+
+
+class Bound:
+    """A context in which tensors are in the slots of a skeleton; on leaving, what was there before is back."""
+
+    def __init__(self, slots: list[tuple[Slot, nn.Module]], recurrent: list[nn.RNNBase], given: dict[str, dict]):
+        self.slots, self.recurrent, self.given = slots, recurrent, given
+        self.before: list[tuple[dict, str, Any]] = []
+
+    def __enter__(self) -> None:
+        for slot, owner in self.slots:
+            holder = getattr(owner, slot.kind)
+            self.before.append((holder, slot.name, holder[slot.name]))
+            holder[slot.name] = self.given[slot.kind][slot.leaf_model, slot.leaf]
+        for part in self.recurrent:
+            part._flat_weights = [getattr(part, name) for name in part._flat_weights_names]
+
+    def __exit__(self, *exception: object) -> None:
+        for holder, name, tensor in self.before:
+            holder[name] = tensor
+        self.before = []
 
 
 def _placeholder(tensor: Tensor) -> Tensor:

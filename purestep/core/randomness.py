@@ -23,12 +23,12 @@ from . import rng
 class KeyedRandomness(TorchFunctionMode):
     """Give random functions their bits from a key, by the number of the draw.
 
-    The key is made by `make_key` at the first draw, so a forward without randomness costs nothing.
+    The key is made by `make_key` at the first draw, so a forward without randomness costs nothing. `draws` counts the draws so far.
     """
 
-    def __init__(self, make_key: Callable[[], Tensor]):
+    def __init__(self, make_key: Callable[[], Tensor], draws: int = 0):
         super().__init__()
-        self.make_key, self.draws = make_key, 0
+        self.make_key, self.draws = make_key, draws
         self.key: Tensor | None = None
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
