@@ -1,0 +1,24 @@
+"""What runs a recorded graph: kernels compiled by inductor, AOTAutograd without a compiler, or the graph as it is."""
+
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+Backend = Literal["inductor", "aot_eager", "eager"]
+BACKENDS: tuple[str, ...] = get_args(Backend)
+
+
+def compile_graph(graph: torch.fx.GraphModule, example: list[Tensor], backend: str) -> Callable[..., Any]:
+    """A callable of the graph's inputs. The graph holds its backward already, so nothing may record gradients around it."""
+    if backend == "eager":
+        return graph
+    with torch.no_grad():
+        if backend == "aot_eager":
+            from torch._dynamo.backends.debugging import aot_eager
+
+            return aot_eager(graph, example)
+        from torch._inductor.compile_fx import compile_fx
+
+        return compile_fx(graph, example)  # type: ignore[return-value]

@@ -1,0 +1,51 @@
+"""What a capture leaves behind: a callable of flat arguments, the guards it relies on, and a record for people."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class CaptureRecord:
+    """One graph that was captured."""
+
+    engine: str
+    reason: str
+    """Why it was captured: the first call, or what differed from the calls before."""
+    nodes: int
+    """Operations in the graph; 0 where the engine does not say."""
+    host_reads: tuple[str, ...]
+    """Numbers that the step reads from tensors on the host, with the line that reads them; checked before each call."""
+    trace_seconds: float
+    compile_seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class HostRead:
+    """A number that was read from a tensor while the graph was recorded."""
+
+    value: Any
+    where: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Graph:
+    """A captured graph for one kind of arguments."""
+
+    run: Callable[[list[Any]], Any]
+    record: CaptureRecord
+    guarded: tuple[HostRead, ...] = ()
+    guard: Callable[[list[Any]], Sequence[Tensor]] | None = None
+    """Recomputes what was read, from the same leaves."""
+
+    def holds(self, leaves: list[Any]) -> bool:
+        """Whether what was read on the host is still what it was."""
+        if self.guard is None:
+            return True
+        return all(tensor.item() == read.value for tensor, read in zip(self.guard(leaves), self.guarded, strict=True))
+
+    def reads(self) -> str:
+        """The guarded reads, for a message."""
+        return "; ".join(f"{read.value} at {read.where}" for read in self.guarded)

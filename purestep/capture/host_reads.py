@@ -1,0 +1,146 @@
+"""Numbers that a step reads from tensors while it is recorded: answered, noted, and guarded afterwards.
+
+`.item()`, `int()`, `bool()` or a tensor as a size would freeze the number into the graph without a word. Here each read is noted; the
+part of the graph that leads to it becomes a guard, which is run before each call and sends the step to another capture when the number
+has changed. Operations whose output shape depends on values (`nonzero`, a boolean index, `bincount`) are recorded in a form of fixed
+shape, with the size as such a number.
+"""
+
+import traceback
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .graph import HostRead
+
+aten = torch.ops.aten
+
+
+class HostReads(TorchDispatchMode):
+    """Answer host reads with the real value and note them; stands above the mode that records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tensors: list[Tensor] = []
+        self.reads: list[HostRead] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        if func is aten._local_scalar_dense.default:
+            return self.read(args[0])
+        if (fixed := _OF_FIXED_SHAPE.get(func)) is not None:
+            return fixed(self, func, *args, **kwargs)
+        return func(*args, **kwargs)
+
+    def read(self, tensor: Tensor) -> Any:
+        """The number in a tensor of one element, from now on guarded."""
+        with disable_proxy_modes_tracing():
+            value = aten._local_scalar_dense.default(tensor)
+        self.tensors.append(tensor)
+        self.reads.append(HostRead(value, _user_line()))
+        return value
+
+
+# --- operations whose output shape depends on values, in a form of fixed shape --------------------------------------
+
+
+def _nonzero(reads: HostReads, func: Any, x: Tensor) -> Tensor:
+    return aten.nonzero_static.default(x, size=reads.read((x != 0).sum()))
+
+
+def _positions(reads: HostReads, indices: Any) -> list[Tensor | None]:
+    """Indices with every boolean mask replaced by the positions where it holds."""
+    positions: list[Tensor | None] = []
+    for index in indices:
+        is_mask = isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
+        positions.extend(_nonzero(reads, None, index).unbind(1) if is_mask else [index])
+    return positions
+
+
+def _index(reads: HostReads, func: Any, x: Tensor, indices: Any) -> Tensor:
+    return func(x, _positions(reads, indices))
+
+
+def _index_put(reads: HostReads, func: Any, x: Tensor, indices: Any, values: Tensor, *options: Any, **kwargs: Any) -> Tensor:
+    # a single value under a mask is a `where`, of fixed shape already
+    return func(x, indices if values.numel() == 1 else _positions(reads, indices), values, *options, **kwargs)
+
+
+def _masked_select(reads: HostReads, func: Any, x: Tensor, mask: Tensor) -> Tensor:
+    x, mask = torch.broadcast_tensors(x, mask)
+    return aten.index.Tensor(x, _positions(reads, [mask]))
+
+
+def _bincount(reads: HostReads, func: Any, x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    longest = (x.max() + 1).clamp(min=minlength) if x.numel() else x.new_tensor(minlength).clone()
+    values = torch.ones_like(x) if weights is None else weights if weights.is_floating_point() else weights.double()
+    return values.new_zeros(reads.read(longest)).index_add(0, x, values)
+
+
+def _repeat_interleave(reads: HostReads, func: Any, repeats: Tensor, output_size: int | None = None) -> Tensor:
+    ends = repeats.cumsum(0)
+    total = reads.read(repeats.sum()) if output_size is None else output_size
+    return torch.searchsorted(ends, torch.arange(total, device=repeats.device), right=True)
+
+
+_OF_FIXED_SHAPE = {
+    aten.nonzero.default: _nonzero,
+    aten.index.Tensor: _index,
+    aten.index_put.default: _index_put,
+    aten.index_put_.default: _index_put,
+    aten._index_put_impl_.default: _index_put,
+    aten._unsafe_index_put.default: _index_put,
+    aten.masked_select.default: _masked_select,
+    aten.bincount.default: _bincount,
+    aten.repeat_interleave.Tensor: _repeat_interleave,
+}
+
+
+def _user_line() -> str:
+    """The innermost line that is neither torch's nor this package's capture."""
+    frames = [
+        frame for frame in traceback.extract_stack() if "/torch/" not in frame.filename and "/purestep/capture/" not in frame.filename
+    ]
+    frame = frames[-1]
+    return f"{frame.filename}:{frame.lineno} ({(frame.line or '').strip()})"
+
+
+def guard_graph(graph: fx.GraphModule, num_guards: int) -> fx.GraphModule:
+    """The part of a graph that its last `num_guards` outputs need, with these as the only outputs."""
+    small = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    (output,) = (node for node in graph.graph.nodes if node.op == "output")
+    wanted = list(output.args[0])[-num_guards:]
+    needed = _ancestors(graph, {node for node in wanted if isinstance(node, fx.Node)})
+    for node in graph.graph.nodes:
+        if node.op == "placeholder" or node in needed:
+            copies[node] = small.node_copy(node, lambda old: copies[old])
+    small.output(tuple(copies[node] if isinstance(node, fx.Node) else node for node in wanted))
+    return fx.GraphModule(graph, small)
+
+
+def _ancestors(graph: fx.GraphModule, wanted: set[fx.Node]) -> set[fx.Node]:
+    """All nodes that the wanted ones need: their inputs, and every in-place operation on one of these."""
+    needed: set[fx.Node] = set()
+    queue = list(wanted)
+    while queue:
+        node = queue.pop()
+        if node in needed:
+            continue
+        needed.add(node)
+        queue.extend(node.all_input_nodes)
+        queue.extend(user for user in node.users if _writes_to(user, node))
+    return needed
+
+
+def _writes_to(user: fx.Node, node: fx.Node) -> bool:
+    schema = getattr(user.target, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return False
+    return any(
+        argument.alias_info is not None and argument.alias_info.is_write and value is node
+        for argument, value in zip(schema.arguments, user.args, strict=False)
+    )

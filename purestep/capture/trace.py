@@ -1,0 +1,153 @@
+"""Recording a step as one flat graph, and calling the graph with the leaves of its arguments.
+
+Everything that the graph needs is an input of it: the leaves, and the tensors that a model closes over. With donation the new state is
+written into the memory of the old one at the end of the graph.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from ..core import tree
+from ..errors import CaptureError
+from .backends import compile_graph
+from .graph import CaptureRecord, Graph
+from .host_reads import HostReads, guard_graph
+
+
+def capture_by_trace(step: Callable[..., Any], leaves: list[Any], spec: Any, donate: bool, backend: str) -> Graph:
+    """Record the step at these leaves, and compile the record.
+
+    Raises:
+        CaptureError: If it cannot be recorded.
+    """
+    began = time.perf_counter()
+    positions = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+    num_state = tree.structure(tree.unflatten(spec, leaves)[0][0]).num_leaves if donate else 0
+    reads, out = HostReads(), _Results()
+
+    def flat(*tensors: Tensor) -> list[Tensor]:
+        filled = list(leaves)
+        for i, tensor in zip(positions, tensors, strict=True):
+            filled[i] = tensor
+        args, kwargs = tree.unflatten(spec, filled)
+        with reads:
+            results = out.note(step(*args, **kwargs))
+        results = _write_back(filled[:num_state], results, tensors) if donate else results
+        return [*results, *reads.tensors]
+
+    example = [leaves[i].detach().clone() for i in positions]
+    try:
+        with torch.autograd.set_multithreading_enabled(False):  # the backward runs on this thread, or context is lost
+            graph = make_fx(flat)(*example)
+    except RuntimeError as error:
+        raise CaptureError(f"the step could not be recorded: {error}") from error
+    traced = time.perf_counter()
+    num_nodes = len(graph.graph.nodes)
+    guard, graph = _split_guards(graph, len(reads.reads))
+    run, constants = _compile_with_constants(graph, [leaves[i].detach() for i in positions], backend)
+
+    def call(leaves: list[Any]) -> Any:
+        with torch.no_grad():  # the graph holds its backward already
+            results = run(*[leaves[i] for i in positions], *constants)
+        return out.rebuild([*leaves[:num_state], *results] if donate else results)
+
+    def check(leaves: list[Any]) -> Any:
+        assert guard is not None
+        with torch.no_grad():
+            return guard(*[leaves[i] for i in positions])
+
+    where = tuple(f"{read.value} at {read.where}" for read in reads.reads)
+    record = CaptureRecord("trace", "", num_nodes, where, traced - began, time.perf_counter() - traced)
+    return Graph(call, record, tuple(reads.reads), check if guard is not None else None)
+
+
+class _Results:
+    """What the step returned while it was recorded: the structure, and what is no tensor."""
+
+    def __init__(self) -> None:
+        self.spec: Any = None
+        self.constants: list[Any] = []
+
+    def note(self, results: Any) -> list[Tensor]:
+        flat, self.spec = tree.flatten(results)
+        self.constants = [None if isinstance(x, Tensor) else x for x in flat]
+        return [x for x in flat if isinstance(x, Tensor)]
+
+    def rebuild(self, tensors: Any) -> Any:
+        fresh = iter(tensors)
+        return tree.unflatten(self.spec, [next(fresh) if x is None else x for x in self.constants])
+
+
+def _write_back(old: list[Tensor], results: list[Tensor], inputs: tuple[Tensor, ...]) -> list[Tensor]:
+    """Write the new state into the memory of the old one, at the end of the graph; returns what is left to return."""
+    if len(results) < len(old) or any((a.shape, a.dtype) != (b.shape, b.dtype) for a, b in zip(old, results, strict=False)):
+        raise CaptureError("donate=True: the first result must have the structure, shapes and dtypes of the first argument")
+    # a result that is another input is copied before anything is overwritten
+    fresh = [new if new is a or not any(new is x for x in inputs) else new.clone() for a, new in zip(old, results, strict=False)]
+    rest = [new.clone() if any(new is x for x in inputs) else new for new in results[len(old) :]]
+    for a, new in zip(old, fresh, strict=True):
+        if new is not a:
+            a.copy_(new)
+    return rest
+
+
+def _split_guards(graph: fx.GraphModule, num_guards: int) -> tuple[fx.GraphModule | None, fx.GraphModule]:
+    """The guards as a graph of their own, and the graph without them."""
+    if num_guards == 0:
+        return None, graph
+    guard = guard_graph(graph, num_guards)
+    (output,) = (node for node in graph.graph.nodes if node.op == "output")
+    output.args = (list(output.args[0])[:-num_guards],)
+    graph.recompile()
+    return guard, graph
+
+
+def _compile_with_constants(graph: fx.GraphModule, example: list[Tensor], backend: str) -> tuple[Callable[..., Any], list[Tensor]]:
+    """Compile a graph whose closed-over tensors are inputs, so that nothing is frozen into the code; returns these too."""
+    constants: dict[str, Tensor] = {}
+    placeholders: dict[str, fx.Node] = {}
+    last = [node for node in graph.graph.nodes if node.op == "placeholder"][-1:]
+    for node in [node for node in graph.graph.nodes if node.op == "get_attr"]:
+        value = _attribute(graph, str(node.target))
+        if not isinstance(value, Tensor):
+            continue
+        name = str(node.target)
+        if name not in placeholders:
+            with graph.graph.inserting_after(last[0]) if last else graph.graph.inserting_before(next(iter(graph.graph.nodes))):
+                placeholders[name] = graph.graph.placeholder(f"constant_{len(placeholders)}")
+            last = [placeholders[name]]
+            constants[name] = value.detach()
+        node.replace_all_uses_with(placeholders[name])
+        graph.graph.erase_node(node)
+    graph.recompile()
+    held = list(constants.values())
+    return compile_graph(graph, [*example, *held], backend), held
+
+
+def _attribute(root: Any, path: str) -> Any:
+    for name in path.split("."):
+        root = getattr(root, name)
+    return root
+
+
+def capture_by_dynamo(step: Callable[..., Any], leaves: list[Any], spec: Any, donate: bool, backend: str) -> Graph:
+    """`torch.compile(fullgraph=True)`.
+
+    Raises:
+        CaptureError: If donation is asked for.
+    """
+    if donate:
+        raise CaptureError("capture='dynamo' cannot donate; use capture='trace'")
+    began = time.perf_counter()
+    compiled = torch.compile(step, fullgraph=True, backend=backend)
+
+    def call(leaves: list[Any]) -> Any:
+        args, kwargs = tree.unflatten(spec, leaves)
+        return compiled(*args, **kwargs)
+
+    return Graph(call, CaptureRecord("dynamo", "", 0, (), time.perf_counter() - began, 0.0))
