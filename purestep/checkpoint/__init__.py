@@ -8,7 +8,7 @@ from .checkpointer import Checkpointer
 from .manifest import Manifest
 from .restore import load, load_extra, load_manifest, verify
 from .retention import Best
-from .save import save
+from .saving import save
 from .store import Checkpoint, list_checkpoints, read_manifest
 
 __all__ = [

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..core.event import crossed
+
 
 class Moment(NamedTuple):
     """Where a run is: updates applied, passes over the data, seconds on a clock that never goes back."""
@@ -26,19 +28,10 @@ class Cadence:
                 raise ValueError(f"{name} must be positive, got {value}")
 
 
-def could_be_due(cadence: Cadence, last: Moment, most_steps: int, now: Moment) -> bool:
-    """Whether looking at the step counter can be worth it, given that no more than `most_steps` updates were applied so far."""
-    return is_due(cadence, last, now._replace(step=most_steps))
-
-
 def is_due(cadence: Cadence, last: Moment, now: Moment) -> bool:
     """Whether a multiple of a frequency lies in `(last, now]`."""
     return (
-        _crossed(cadence.every_n_steps, last.step, now.step)
-        or _crossed(cadence.every_n_epochs, last.epoch, now.epoch)
+        crossed(cadence.every_n_steps, last.step, now.step)
+        or crossed(cadence.every_n_epochs, last.epoch, now.epoch)
         or (cadence.every_seconds is not None and now.seconds - last.seconds >= cadence.every_seconds)
     )
-
-
-def _crossed(every: int | None, last: int, now: int) -> bool:
-    return every is not None and now // every > last // every

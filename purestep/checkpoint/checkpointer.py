@@ -17,7 +17,7 @@ from ..core.hook import Stage
 from ..errors import CheckpointError, CheckpointSaveError
 from . import layout, snapshot
 from .best import parse_best
-from .cadence import Cadence, Moment, could_be_due, is_due
+from .cadence import Cadence, Moment, is_due
 from .layout import Placed
 from .lock import lock_root, unlock_root
 from .manifest import MODEL_FILE, Reason
@@ -25,7 +25,7 @@ from .retention import Best, Policy
 from .root import apply_retention, make_way, refresh_links, refuse_to_go_back
 from .staging import clean, make_root
 from .store import directory_name, scan
-from .write import About, about_state, write_checkpoint
+from .write import About, about_state, saving, write_checkpoint
 
 OnBusy = Literal["wait", "skip"]
 _log = logging.getLogger("purestep.checkpoint")
@@ -44,8 +44,8 @@ class Checkpointer:
         every_n_epochs: Save when `epoch_count` reaches a multiple.
         every_seconds: Save when this much time has passed since the last save.
         keep_last: How many of the newest to keep; at least 1.
-        keep_best: Also keep the best by a metric of the step or of validation: `"val/loss"` (lowest), `"max:val/accuracy"`, a
-            `Best`, or several.
+        keep_best: Also keep the best by a metric of the step or of validation: `"validation/loss/total"` (lowest),
+            `"max:validation/accuracy"`, a `Best`, or several.
         keep_every: Also keep those whose `step_count` is a multiple of this.
         async_: Write in the background.
         on_busy: What `save` does while the previous one is being written: wait for it, or skip this one.
@@ -78,10 +78,11 @@ class Checkpointer:
         self.on_busy = on_busy
         self.extra = dict(extra or {})
         self.root = os.path.abspath(os.fspath(root))
-        make_root(self.root)
-        self._lock = lock_root(self.root)
-        clean(self.root)
-        newest = next((found.manifest for found in reversed(scan(self.root).checkpoints)), None)
+        with saving(self.root):
+            make_root(self.root)
+            self._lock = lock_root(self.root)
+            clean(self.root)
+            newest = next((found.manifest for found in reversed(scan(self.root).checkpoints)), None)
         self.run_id = run_id or (newest.run_id if newest else str(uuid.uuid4()))
         self._parent_id = newest.checkpoint_id if newest else None
         self._newest_label: int | None = None
@@ -89,7 +90,6 @@ class Checkpointer:
         self._pending: Future[str] | None = None
         self._buffers: list[Tensor | None] = []
         self._last: Moment | None = None
-        self._last_look: tuple[int, int] = (0, 0)
         self._saved: tuple[int, int] | None = None
         self._closed = False
 
@@ -118,7 +118,7 @@ class Checkpointer:
         Raises:
             CheckpointSaveError: If this save, or the previous one in the background, failed. What was there is untouched.
         """
-        self._check_open()
+        self._check_usable()
         if self._pending is not None and not self._pending.done() and self.on_busy == "skip":
             _log.warning("checkpoint skipped: the previous one is still being written")
             return False
@@ -135,7 +135,8 @@ class Checkpointer:
         )
         directory_name(about.label)  # a label out of range is the caller's error, not the background's
         if self._newest_label is None or about.label < self._newest_label:
-            refuse_to_go_back(self.root, about.label)
+            with saving(self.root):
+                refuse_to_go_back(self.root, about.label)
         self._newest_label = about.label
         if self._worker is None:
             self._parent_id = self._write(placed, about)
@@ -184,9 +185,11 @@ class Checkpointer:
                 raise
             error.add_note(f"besides, the last checkpoint was not written: {failure}")
 
-    def _check_open(self) -> None:
+    def _check_usable(self) -> None:
         if self._closed:
             raise CheckpointSaveError(f"the Checkpointer of {self.root} is closed; make a new one")
+        if not os.path.isdir(self.root):
+            raise CheckpointSaveError(f"{self.root} was deleted, and with it the lock on it; make a new Checkpointer")
 
     def _write(self, placed: Sequence[Placed], about: About) -> str:
         """Write one checkpoint, then tidy up; the id of the checkpoint. Runs in the background if there is one."""
@@ -194,71 +197,61 @@ class Checkpointer:
             path = os.path.join(self.root, directory_name(about.label))
             if about.reason == "exception" or (about.metrics and self.policy.keep_best):
                 about = replace(about, finite=_all_finite(placed))
-            make_way(path, self.run_id)
-            checkpoint_id = write_checkpoint(path, placed, about)
-            refresh_links(self.root, path, self.policy)
-            apply_retention(self.root, self.policy, self.run_id)
+            with saving(path):
+                make_way(path, self.run_id)
+                checkpoint_id = write_checkpoint(path, placed, about)
         except Exception as error:
             _log.error("checkpoint %d was not written: %s", about.label, error)  # now, in case nobody ever calls again
             raise
+        try:
+            refresh_links(self.root, path, self.policy)
+            apply_retention(self.root, self.policy, self.run_id)
+        except OSError as error:
+            _log.warning("checkpoint %d is safe, but tidying up after it failed: %s", about.label, error)
         return checkpoint_id
 
     # --- as a listener ----------------------------------------------------------------------------------------------
 
     def __call__(self, event: Event) -> None:
-        """Save if one is due after this event.
-
-        Whatever the order in which a validation and the end of its batch are reported, the checkpoint that stays is the one written
-        after the validation, with its metrics.
-        """
+        """Save if one is due after this event: at the end of a batch or an epoch, which the loop reports after the validation there."""
         if self._pending is not None and self._pending.done():
             self.wait()
-        if event.stage in (Stage.SETUP, Stage.BEFORE_TRAINING):
-            self._begin(event)
-        elif event.stage in (Stage.AFTER_BATCH, Stage.AFTER_VALIDATION, Stage.AFTER_EPOCH):
-            now = self._due(event)
-            again = event.stage is Stage.AFTER_VALIDATION and self._saved == _place_of(event)
-            if (now or again) and self._save_event(event, "periodic") and now:
-                self._last = now
+        if event.stage in (Stage.SETUP, Stage.BEFORE_TRAINING) and self._last is None:
+            with saving(self.root):
+                refuse_to_go_back(self.root, event.batch_count)
+            self.prepare(event.state)
+            self._last = _moment_of(event)
+        elif event.stage in (Stage.AFTER_BATCH, Stage.AFTER_EPOCH):
+            due = self._due(event)
+            if due and self._save_event(event, "periodic"):
+                self._last = due
         elif event.stage is Stage.AFTER_TRAINING:
             self.wait()
             if self._saved != _place_of(event):
                 self._save_event(event, "final")
             self.wait()
 
-    def _begin(self, event: Event) -> None:
-        if self._last is None:
-            refuse_to_go_back(self.root, event.batch_count)
-            self.prepare(event.state)
-            self._look(event, time.monotonic())
-
-    def _look(self, event: Event, seconds: float) -> Moment:
-        """Read the step counter, which waits for the device, and remember when that was."""
-        moment = Moment(int(event.state.counters.step_count), event.epoch_count, seconds)
-        self._last_look = (event.batch_count, moment.step)
-        if self._last is None:
-            self._last = moment
-        return moment
-
     def _due(self, event: Event) -> Moment | None:
         """The present moment if a save is due."""
-        seconds = time.monotonic()
-        if self._last is None:  # the run began before we could hear it: all that is known is the latest batch
-            first = self._look(event, seconds)
+        if self._last is None:  # the run began before we could hear it, so only the latest batch can be new
+            first = _moment_of(event)
             self._last = first._replace(step=max(first.step - 1, 0))
-        batch, step = self._last_look
         # updates never exceed batches, so most of the time it is clear without asking the device that nothing is due
-        if not could_be_due(self.cadence, self._last, step + event.batch_count - batch, Moment(0, event.epoch_count, seconds)):
+        if not is_due(self.cadence, self._last, _moment_of(event, event.step_bound)):
             return None
-        now = self._look(event, seconds)
+        now = _moment_of(event)
         return now if is_due(self.cadence, self._last, now) else None
 
     def _save_event(self, event: Event, reason: Reason) -> bool:
-        metrics = {**event.metrics, **(event.validation or {})}
-        written = self.save(event.state, event.batch_count, reason=reason, metrics=metrics)
+        validation = {f"validation/{name}": value for name, value in (event.validation or {}).items()}
+        written = self.save(event.state, event.batch_count, reason=reason, metrics={**event.metrics, **validation})
         if written:
             self._saved = _place_of(event)
         return written
+
+
+def _moment_of(event: Event, step: int | None = None) -> Moment:
+    return Moment(event.step_count if step is None else step, event.epoch_count, time.monotonic())
 
 
 def _place_of(event: Event) -> tuple[int, int]:

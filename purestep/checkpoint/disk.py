@@ -1,7 +1,7 @@
 """Every system call that changes or reads checkpoint files, and nothing else.
 
 Files are written through unbuffered descriptors, so that what `sync` flushes is what was written. All calls go through the `os` of
-this module: tests put another object in its place that kills the process, drops un-synced data or returns errors.
+this module, or through `swap_names`: tests put others in their place that kill the process, drop un-synced data or return errors.
 """
 
 import ctypes
@@ -133,6 +133,11 @@ def exchange(first: str, second: str) -> None:
     Raises:
         OSError: With `errno.ENOSYS` or `errno.EINVAL` where the system or the file system cannot do it.
     """
+    swap_names(first, second)
+
+
+def swap_names(first: str, second: str) -> None:
+    """The system call behind `exchange`, which `os` lacks."""
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except AttributeError as error:
@@ -179,7 +184,11 @@ def remove_file(path: str) -> None:
 def point_link(path: str, target: str, scratch: str) -> None:
     """Make `path` a symbolic link to `target` in one atomic step; `scratch` is a free name beside it."""
     os.symlink(target, scratch)
-    os.rename(scratch, path)
+    try:
+        os.rename(scratch, path)
+    except OSError:
+        os.unlink(scratch)
+        raise
 
 
 def free_bytes(path: str) -> int:

@@ -91,7 +91,7 @@ def leaf_problem(leaf: Any) -> str | None:
         return None
     if type(leaf) not in SCALARS:
         return f"is a {type(leaf).__name__}; a leaf must be a tensor, bool, int, float or str"
-    if type(leaf) is str and any(0xD800 <= ord(char) <= 0xDFFF for char in leaf):
+    if type(leaf) is str and tensorfile.SURROGATE.search(leaf):
         return "is a text with lone surrogates"
     return None
 

@@ -20,7 +20,7 @@ COMMIT = "COMMIT"
 KEEP = "KEEP"  # an empty file of this name in a checkpoint protects it from retention
 MODEL_FILE = "model.safetensors"
 STATE_FILE = "state.safetensors"
-MAX_MANIFEST_BYTES = 32 << 20
+MAX_MANIFEST_BYTES = 8 << 20  # some 35 000 leaves; more would take a hostile one over a second to refuse
 MAX_COMMIT_BYTES = 256
 
 Reason = Literal["periodic", "best", "preemption", "exception", "final", "manual"]

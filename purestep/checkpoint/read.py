@@ -19,6 +19,7 @@ from . import disk, tensorfile
 from .layout import Box
 from .manifest import FileRecord, Leaf, Manifest, Piece
 from .store import Checkpoint
+from .strictjson import collector_paused
 
 # full: CRC-32C of each tensor and SHA-256 of each file that is read whole; crc: the former alone
 Verify = Literal["full", "crc"]
@@ -149,7 +150,8 @@ def read_header(fd: int, record: FileRecord, where: str, parts: Mapping[str, _Pa
     length = tensorfile.header_length(bytes(prefix[:got]), record.bytes, where)
     text = bytearray(length)
     disk.read_into(fd, memoryview(text))
-    entries = tensorfile.parse_header(bytes(text), record.bytes - 8 - length, where)
+    with collector_paused():
+        entries = tensorfile.parse_header(bytes(text), record.bytes - 8 - length, where)
     for entry in entries:
         if entry.name not in parts:
             raise CheckpointCorruptError(f"{where}: tensor {entry.name!r} is not in the manifest")

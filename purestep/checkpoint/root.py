@@ -11,7 +11,7 @@ from . import disk, retention
 from .best import best_of
 from .restore import being_read, verify
 from .retention import Policy
-from .staging import discard, is_kept
+from .staging import discard, is_kept, link_name
 from .store import candidates, directory_name, read_manifest, scan
 
 _log = logging.getLogger("purestep.checkpoint")
@@ -78,7 +78,7 @@ def refresh_links(root: str, path: str, policy: Policy) -> None:
         link = os.path.join(root, name)
         if os.path.islink(link) or not os.path.lexists(link):
             with suppress(OSError):
-                disk.point_link(link, os.path.basename(target), os.path.join(root, f".tmp-link-{uuid.uuid4().hex}"))
+                disk.point_link(link, os.path.basename(target), link_name(root))
 
 
 def apply_retention(root: str, policy: Policy, run_id: str, protected: Collection[str] = ()) -> list[str]:

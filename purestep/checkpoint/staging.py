@@ -22,6 +22,7 @@ from .manifest import COMMIT, KEEP, MANIFEST, commit_line
 _log = logging.getLogger("purestep.checkpoint")
 _STAGING = re.compile(r"\.tmp-(.+)-[0-9a-f]{32}")
 _TRASH = re.compile(r"\.trash-[0-9a-f]{32}")
+_LINK = re.compile(r"\.tmp-link-[0-9a-f]{32}")
 # POSIX locks do not exclude the own process, hence this second record of what is being written
 _live: set[str] = set()
 _live_guard = threading.Lock()
@@ -125,19 +126,30 @@ def clean(root: str, name: str | None = None) -> list[str]:
     removed = []
     for entry in sorted(os.listdir(root)):
         path = os.path.join(root, entry)
-        match = _STAGING.fullmatch(entry)
-        wanted = (match and name in (None, match[1])) or (name is None and _TRASH.fullmatch(entry))
-        if not wanted or os.path.islink(path):
-            continue
         try:
-            if not match:
-                disk.remove_dir(path)
-            elif not _remove_dead(path):
-                continue
-            removed.append(path)
+            if _remove_leftover(path, entry, name):
+                removed.append(path)
         except OSError as error:
             _log.warning("could not remove %s: %s", path, error)
     return removed
+
+
+def _remove_leftover(path: str, entry: str, name: str | None) -> bool:
+    if os.path.islink(path):
+        if name is None and _LINK.fullmatch(entry):
+            disk.remove_file(path)
+            return True
+        return False
+    if name is None and _TRASH.fullmatch(entry):
+        disk.remove_dir(path)
+        return True
+    staged = _STAGING.fullmatch(entry)
+    return staged is not None and (name is None or name[:100] == staged[1]) and _remove_dead(path)
+
+
+def link_name(root: str) -> str:
+    """A free name for a link that is to be renamed."""
+    return os.path.join(root, f".tmp-link-{uuid.uuid4().hex}")
 
 
 def _remove_dead(path: str) -> bool:

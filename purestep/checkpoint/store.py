@@ -18,6 +18,7 @@ from ..errors import (
 )
 from . import disk, tensorfile
 from .manifest import COMMIT, KEEP, MANIFEST, MAX_COMMIT_BYTES, MAX_MANIFEST_BYTES, Manifest, check_commit, decode
+from .strictjson import collector_paused
 
 _NAME = re.compile(r"step-(\d{10})")
 MAX_CUT_AXES = 6
@@ -68,7 +69,8 @@ def read_manifest(path: str | os.PathLike) -> Manifest:
         raise CheckpointIncompleteError(f"{path} has no {COMMIT} file; it was never completed, or is not a checkpoint") from error
     text = disk.read_small(path, MANIFEST, MAX_MANIFEST_BYTES)
     check_commit(line, text, path)
-    return decode(text, path)
+    with collector_paused():
+        return decode(text, path)
 
 
 def open_checkpoint(path: str | os.PathLike) -> Checkpoint:

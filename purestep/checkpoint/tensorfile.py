@@ -9,6 +9,7 @@ Reference:
 
 import json
 import math
+import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -47,7 +48,9 @@ _RANKS = {name: rank for rank, name in enumerate(_NAMES.values())}
 _PAIRS = {torch.complex128: torch.float64, torch.complex32: torch.float16}
 _BY_TORCH_NAME = {str(dtype).removeprefix("torch."): dtype for dtype in (*_NAMES, *_PAIRS)}
 
-MAX_HEADER_BYTES = 32 << 20
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+SURROGATE = re.compile(r"[\ud800-\udfff]")
+MAX_HEADER_BYTES = 8 << 20
 METADATA = {"format": "pt"}
 
 
@@ -205,8 +208,8 @@ def name_problem(name: str) -> str | None:
         return "is empty"
     if name == "__metadata__":
         return "is reserved by the format"
-    if any(ord(char) < 32 or ord(char) == 127 for char in name):
+    if _CONTROL.search(name):
         return "has control characters"
-    if any(0xD800 <= ord(char) <= 0xDFFF for char in name):
+    if SURROGATE.search(name):
         return "has lone surrogates"
     return None

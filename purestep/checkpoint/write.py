@@ -6,6 +6,7 @@ import platform
 import socket
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ import safetensors
 import torch
 from torch import Tensor
 
-from ..errors import CheckpointError, CheckpointSaveError
+from ..errors import CheckpointSaveError
 from . import disk, layout, strictjson, tensorfile
 from .layout import Placed
 from .manifest import MAJOR, MAX_MANIFEST_BYTES, MINOR, FileRecord, Leaf, Manifest, Piece, Reason, Schema, Version, encode
@@ -73,16 +74,20 @@ def write_checkpoint(target: str, placed: Sequence[Placed], about: About) -> str
         CheckpointSaveError: If anything went wrong; whatever was at `target` before is still there.
     """
     check_space(os.path.dirname(target), placed)
+    with saving(target), staging(target) as stage:
+        files, leaves = write_files(stage.path, placed)
+        manifest = make_manifest(files, leaves, about)
+        commit(stage, encode_checked(manifest))
+    return manifest.checkpoint_id
+
+
+@contextmanager
+def saving(target: str) -> Iterator[None]:
+    """Turn errors of the file system into ours."""
     try:
-        with staging(target) as stage:
-            files, leaves = write_files(stage.path, placed)
-            manifest = make_manifest(files, leaves, about)
-            commit(stage, encode_checked(manifest))
-    except CheckpointError:
-        raise
+        yield
     except OSError as error:
         raise CheckpointSaveError(f"{target}: could not be written: {error}; earlier checkpoints are untouched") from error
-    return manifest.checkpoint_id
 
 
 def check_space(parent: str, placed: Sequence[Placed]) -> None:

@@ -1,10 +1,15 @@
 """Small states that hold every kind of leaf, shared by the checkpoint tests."""
 
+import pathlib
+import tempfile
+
 import pytest
 import torch
 
 from purestep.core import tree
 from purestep.core.state import Counters, TrainState
+
+MEMORY = pathlib.Path("/dev/shm")
 
 
 @pytest.fixture
@@ -49,3 +54,10 @@ def assert_same():
                 assert repr(one) == repr(other), path
 
     return check
+
+
+@pytest.fixture
+def scratch(tmp_path):
+    """An empty directory, in memory where the system has such a place: thousands of saves, none of which has to outlive a power loss."""
+    with tempfile.TemporaryDirectory(dir=tmp_path if not MEMORY.is_dir() else MEMORY) as path:
+        yield pathlib.Path(path)

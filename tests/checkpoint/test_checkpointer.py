@@ -23,8 +23,8 @@ def labels(root):
 
 
 def event_of(state, stage=Stage.AFTER_BATCH, **fields):
-    counters = {name: int(getattr(state.counters, name)) for name in ("batch_count", "epoch_count", "epoch_step_count", "step_count")}
-    return Event(stage=stage, state=state, **counters | fields)
+    counters = {name: int(getattr(state.counters, name)) for name in ("batch_count", "epoch_count", "epoch_step_count")}
+    return Event(stage=stage, state=state, step_bound=counters["batch_count"], **counters | fields)
 
 
 def counted(state, batch, step, epoch=0):
@@ -300,21 +300,32 @@ def test_it_does_not_look_at_the_device_unless_a_save_can_be_due(tmp_path, make_
     with Checkpointer(tmp_path, every_n_steps=10) as writer:
         writer(event_of(counted(state, 0, 0), Stage.BEFORE_TRAINING))
         for batch in range(1, 10):
-            writer(Event(Stage.AFTER_BATCH, Untouchable(), batch_count=batch, epoch_count=0, epoch_step_count=batch, step_count=0))
+            writer(Event(Stage.AFTER_BATCH, Untouchable(), batch_count=batch, epoch_count=0, epoch_step_count=batch, step_bound=batch))
         with pytest.raises(AssertionError, match="looked"):
-            writer(Event(Stage.AFTER_BATCH, Untouchable(), batch_count=10, epoch_count=0, epoch_step_count=10, step_count=0))
+            writer(Event(Stage.AFTER_BATCH, Untouchable(), batch_count=10, epoch_count=0, epoch_step_count=10, step_bound=10))
 
 
-def test_the_checkpoint_that_stays_is_the_one_after_the_validation(tmp_path, make_state, assert_same):
-    before, after = counted(make_state(1), 2, 2), counted(make_state(2), 2, 2)
-    with Checkpointer(tmp_path, every_n_steps=2, keep_best="val/loss") as writer:
-        writer(event_of(counted(make_state(1), 1, 1)))
-        writer(event_of(before, metrics={"loss/total": torch.tensor(0.5), "vector": torch.ones(3), "word": "x"}))
-        writer(event_of(after, Stage.AFTER_VALIDATION, validation={"val/loss": 0.25}))
-        writer(event_of(counted(make_state(3), 3, 3)))
-    assert labels(tmp_path) == [2]
-    assert list_checkpoints(tmp_path)[0].manifest.metrics == {"val/loss": (0.25).hex()}
-    assert_same(load(tmp_path, make_state(0)), after)
+def test_metrics_of_step_and_validation_rank_checkpoints_under_their_own_names(tmp_path, make_state):
+    state = counted(make_state(1), 2, 2)
+    metrics = {"loss/total": torch.tensor(0.5), "vector": torch.ones(3), "word": "x"}
+    with Checkpointer(tmp_path, every_n_steps=2, keep_best="validation/loss/total", keep_last=1) as writer:
+        writer(event_of(state, Stage.AFTER_VALIDATION, metrics=metrics, validation={"loss/total": 0.25}))
+        assert labels(tmp_path) == []
+        writer(event_of(state, metrics=metrics, validation={"loss/total": 0.25}))
+        writer(event_of(counted(state, 4, 4), metrics=metrics, validation={"loss/total": 0.75}))
+        writer(event_of(counted(state, 6, 6), metrics=metrics))
+    assert labels(tmp_path) == [2, 6]
+    assert list_checkpoints(tmp_path)[0].manifest.metrics == {"loss/total": (0.5).hex(), "validation/loss/total": (0.25).hex()}
+
+
+def test_closing_an_epoch_with_an_update_of_its_own_replaces_the_checkpoint_of_the_last_batch(tmp_path, make_state, assert_same):
+    batch_end, epoch_end = counted(make_state(1), 4, 2), counted(make_state(2), 4, 3, epoch=1)
+    with Checkpointer(tmp_path, every_n_steps=1) as writer:
+        writer(event_of(counted(make_state(1), 3, 1), Stage.BEFORE_TRAINING))
+        writer(event_of(batch_end))
+        writer(event_of(epoch_end, Stage.AFTER_EPOCH))
+    assert labels(tmp_path) == [4]
+    assert_same(load(tmp_path, make_state(0)), epoch_end)
 
 
 def test_epochs_seconds_and_the_end_have_their_own_moments(tmp_path, make_state, monkeypatch):

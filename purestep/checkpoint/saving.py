@@ -10,7 +10,7 @@ from . import layout
 from .manifest import Reason
 from .staging import clean, is_kept
 from .store import read_manifest
-from .write import about_state, write_checkpoint
+from .write import about_state, saving, write_checkpoint
 
 
 def save(
@@ -42,12 +42,14 @@ def save(
         CheckpointSaveError: If it could not be written; what was there is untouched.
     """
     path = os.path.abspath(os.fspath(path))
-    check_replaceable(path)
     placed = layout.place(state)
     about = about_state(state, label, reason=reason, extra=extra, metrics=dict(metrics or {}))
-    if os.path.isdir(os.path.dirname(path)):
-        clean(os.path.dirname(path), os.path.basename(path))
-    write_checkpoint(path, placed, about)
+    with saving(path):
+        check_replaceable(path)
+        parent, name = os.path.split(path)
+        if os.path.isdir(parent):
+            clean(parent, name)
+        write_checkpoint(path, placed, about)
     return path
 
 
