@@ -1,0 +1,28 @@
+"""The command line: words to actions. A command is a file with a click command named `command`, and a line in the table here.
+
+stdout carries the result and nothing else, stderr everything else; `exits.py` has the exit codes. Neither torch nor pydantic is imported
+before a command needs it.
+"""
+
+import click
+
+from .. import __version__
+from .program import Program
+
+COMMANDS = {
+    "demo": "demo.command",
+    "doctor": "doctor",
+}
+"""Where each command lives, relative to this package."""
+
+main = click.version_option(__version__, prog_name="purestep")(
+    Program(
+        COMMANDS,
+        name="purestep",
+        help="Train PyTorch models with pure functions.\n\n\b\n  purestep demo      train on molecules, be killed, resume bitwise\n"
+        "  purestep doctor    say what this machine has\n",
+    )
+)
+"""The program; `purestep` and `python -m purestep` call it."""
+
+__all__ = ["COMMANDS", "main"]

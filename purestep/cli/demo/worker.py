@@ -1,0 +1,97 @@
+"""One process of the demo: `python -m purestep.cli.demo.worker RUN_DIR PART`. It trains from the newest checkpoint on.
+
+Part `first` is killed on the way; part `second` compares itself with it, trains to the end and writes what came out.
+"""
+
+import contextlib
+import os
+import sys
+from typing import Any
+
+from .. import documents
+from ..exits import ExitCode, Refusal, end, tell
+from . import layout
+from .recipe import Recipe
+
+PARTS = ("first", "second")
+
+
+def main(run_dir: str, part: str, progress_mode: str) -> int:
+    """Run one part; the exit code."""
+    try:
+        return _run(run_dir, part, progress_mode)
+    except (Exception, KeyboardInterrupt) as error:
+        return end(error, run_dir)
+
+
+def _run(run_dir: str, part: str, progress_mode: str) -> int:
+    from ...checkpoint import Checkpointer
+    from ...loop import fit
+    from ...reporting import ConsoleProgress, JsonlWriter, StopOnSignal
+    from .outcome import write_outcome
+    from .pieces import make_pieces
+    from .proof import Comparison, Kill
+
+    recipe = Recipe(**documents.read(os.path.join(run_dir, layout.RUN))["recipe"])
+    device = prepare_torch(recipe.device)
+    pieces = make_pieces(recipe)
+    with contextlib.ExitStack() as stack:
+        stop = stack.enter_context(StopOnSignal())
+        progress = stack.enter_context(
+            ConsoleProgress(
+                every_n_batches=recipe.report_every,
+                mode=progress_mode,
+                unit="frames",
+                validation_metrics=("energy/mae_ev_per_atom", "forces/mae_ev_per_angstrom"),
+            )
+        )
+        root = os.path.join(run_dir, layout.CHECKPOINTS)
+        checkpointer = stack.enter_context(Checkpointer(root, every_n_steps=recipe.checkpoint_every))
+        state = _start(run_dir, pieces.training.init(recipe.seed, device), recipe, len(pieces.batches))
+        log = JsonlWriter(os.path.join(run_dir, layout.METRICS), every_n_batches=recipe.report_every)
+        last = Kill(run_dir, recipe.kill_at, progress) if part == "first" else Comparison(run_dir, recipe)
+        # the log first, so that a checkpoint never knows more than it
+        listeners = [log, progress, checkpointer, last, stop]
+        result = fit(
+            pieces.training, pieces.batches, state=state, num_steps=recipe.num_steps, validation=pieces.validation, listeners=listeners
+        )
+    if stop.received is not None and result.stop_reason == stop.received.name:
+        tell(f"stop requested ({result.stop_reason}); saved {os.path.relpath(root)} at batch {int(result.state.counters.batch_count)}")
+        return int(ExitCode.INTERRUPTED)
+    write_outcome(run_dir, recipe, result.state)
+    return int(ExitCode.DONE)
+
+
+def prepare_torch(wanted: str) -> str:
+    """Choose the device, and make its arithmetic repeatable; this process is ours, so its settings are too.
+
+    One thread: small tensors gain nothing from a second one, and sums must not depend on how many there are.
+    """
+    import torch
+
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise Refusal(
+            "--device cuda: this torch sees no CUDA device", ExitCode.ENVIRONMENT, ["purestep doctor", "purestep demo --device cpu"]
+        )
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    return "cuda" if wanted in ("auto", "cuda") and torch.cuda.is_available() else "cpu"
+
+
+def _start(run_dir: str, initial: Any, recipe: Recipe, num_batches: int) -> Any:
+    """The newest checkpoint, or a new run."""
+    from ...checkpoint import load
+    from ...core import tree
+
+    if not layout.has_checkpoint(run_dir):
+        size = sum(leaf.numel() for leaf in tree.leaves(initial.params))
+        tell(f"PaiNN with {size:,} parameters; {recipe.num_steps} steps of {recipe.batch_size} frames on {initial.seed.device}")
+        return initial
+    state = load(os.path.join(run_dir, layout.CHECKPOINTS), like=initial)
+    step, epoch, batch = (int(getattr(state.counters, f"{name}_count")) for name in ("step", "epoch", "epoch_step"))
+    tell(f"restored step {step} (epoch {epoch}, batch {batch} of {num_batches}) in process {os.getpid()}; no batch is read twice")
+    return state
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

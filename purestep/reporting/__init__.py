@@ -1,0 +1,22 @@
+"""What a run tells: listeners that show its progress and write its log, and pictures drawn from the log. They cannot change training."""
+
+from .console import ConsoleProgress
+from .csv import CsvWriter
+from .jsonl import JsonlWriter, read_metrics
+from .pictures import learning_curves, parity
+from .record import Record, Recorder
+from .scalars import read_scalars
+from .signals import StopOnSignal
+
+__all__ = [
+    "ConsoleProgress",
+    "CsvWriter",
+    "JsonlWriter",
+    "Record",
+    "Recorder",
+    "StopOnSignal",
+    "learning_curves",
+    "parity",
+    "read_metrics",
+    "read_scalars",
+]

@@ -1,0 +1,227 @@
+"""Progress of a run on the screen: one live line in a terminal, whole lines anywhere else, so that log files stay readable."""
+
+import collections
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol, Self, TextIO, get_args
+
+from torch import Tensor
+
+from ..core import tree
+from ..core.event import Event
+from ..core.hook import Stage
+from .pace import Goal, duration, goal, remaining_seconds
+from .record import Record, Recorder
+
+Mode = Literal["auto", "rich", "plain", "none"]
+_REPORTS_OF_A_RATE = 20
+
+
+class ConsoleProgress:
+    """Listener that shows step, loss, learning rate, gradient norm, samples a second and the time to go.
+
+    Use it as a context, so that the terminal is left in order whatever happens:
+    `with ConsoleProgress() as progress: ps.fit(..., listeners=[progress])`.
+
+    Args:
+        every_n_batches: How often metrics are read and shown; between that nothing waits for the device.
+        mode: `rich` is a live line, `plain` whole lines, `none` nothing; `auto` chooses the live line in a terminal that can do it.
+        title: Stands before the live line, and names the run in the plain ones.
+        unit: What a sample is called.
+        count_samples: Samples of a batch, from what the host knows of it; see `num_samples`.
+        validation_metrics: Names of metrics of validation to show beside the loss.
+        seconds_between_lines: Least time between two plain lines; the last one of a run is always written.
+        file: Where to write; stderr by default, because stdout is for results.
+        clock: Seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        *,
+        every_n_batches: int = 10,
+        mode: Mode = "auto",
+        title: str = "",
+        unit: str = "samples",
+        count_samples: Callable[[Any], int] | None = None,
+        validation_metrics: Sequence[str] = (),
+        seconds_between_lines: float = 10.0,
+        file: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._recorder = Recorder(every_n_batches)
+        self._display = _display(mode, title, sys.stderr if file is None else file, seconds_between_lines, clock)
+        self._unit, self._clock, self._validation_metrics = unit, clock, tuple(validation_metrics)
+        self._count_samples = num_samples if count_samples is None else count_samples
+        self._samples = 0
+        self._reports: collections.deque[_Report] = collections.deque(maxlen=_REPORTS_OF_A_RATE)
+
+    def __call__(self, event: Event) -> None:
+        """Show what an event brings."""
+        if event.stage is Stage.BEFORE_TRAINING:
+            self._reports.clear()
+        if event.stage is Stage.AFTER_BATCH:
+            self._samples += self._count_samples(event.batch)
+            if not self._reports:  # the first batch, which may have been compiled, is part of no rate
+                self._reports.append(_Report(self._clock(), event.batch_count, self._samples))
+        for record in self._recorder(event):
+            self._show(record, event)
+        if event.stage is Stage.AFTER_TRAINING:
+            self.close()
+
+    def close(self) -> None:
+        """Leave the terminal as it was; calling it twice is fine."""
+        self._display.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    def _show(self, record: Record, event: Event) -> None:
+        if record.kind == "validation":
+            self._display.note(f"step {record.step}  {validation_text(record.values, self._validation_metrics)}")
+            return
+        now = _Report(self._clock(), record.batch, self._samples)
+        before = self._reports[0] if self._reports else now
+        self._reports.append(now)
+        progress = goal(record.batch, record.step, event.target, event.num_batches)
+        left = remaining_seconds(progress, now.batch - before.batch, now.seconds - before.seconds)
+        rate = (now.samples - before.samples) / (now.seconds - before.seconds) if now.seconds > before.seconds else None
+        self._display.show(progress, f"{count_text(record, event)}  {metrics_text(record.values)}{self._pace_text(rate, left)}")
+
+    def _pace_text(self, rate: float | None, left: float | None) -> str:
+        pace = "" if rate is None else f"  {rate:,.0f} {self._unit}/s"
+        return pace + ("" if left is None else f"  eta {duration(left)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Report:
+    """A point from which a rate is measured."""
+
+    seconds: float
+    batch: int
+    samples: int
+
+
+def num_samples(batch: Any) -> int:
+    """Samples of a batch, from shapes alone: its `num_graphs`, or the rows of its first tensor; padding counts."""
+    graphs = getattr(batch, "num_graphs", None)
+    if graphs is not None:
+        return graphs
+    first = next((leaf for leaf in tree.leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim), None)
+    return 1 if first is None else first.shape[0]
+
+
+# --- texts --------------------------------------------------------------------------------------------------------
+
+
+def count_text(record: Record, event: Event) -> str:
+    """Where the run is, in the unit of its target."""
+    if "num_epochs" in event.target:
+        return f"epoch {record.epoch + 1}/{event.target['num_epochs']}  step {record.step}"
+    end = event.target.get("num_steps")
+    return f"step {record.step}" + ("" if end is None else f"/{end}")
+
+
+def metrics_text(values: Mapping[str, float]) -> str:
+    """Loss, learning rate and gradient norm, as far as they are there."""
+    rate = next((value for name, value in values.items() if name.endswith("/lr")), None)
+    shown = (("loss", values.get("loss/total"), ".4g"), ("lr", rate, ".2e"), ("grad", values.get("update/grad_norm"), ".3g"))
+    return "  ".join(f"{name} {value:{form}}" for name, value, form in shown if value is not None)
+
+
+def validation_text(values: Mapping[str, float], chosen: Sequence[str] = ()) -> str:
+    """The validated loss, and the chosen ones of the other metrics."""
+    total = values.get("validation/loss/total")
+    shown = [(name, value) for name in chosen if (value := values.get(f"validation/{name}")) is not None]
+    return "  ".join(["validation" if total is None else f"validation loss {total:.4g}", *(f"{name} {value:.4g}" for name, value in shown)])
+
+
+# --- displays -----------------------------------------------------------------------------------------------------
+
+
+class _Display(Protocol):
+    def show(self, progress: Goal, text: str) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def _display(mode: Mode, title: str, file: TextIO, seconds: float, clock: Callable[[], float]) -> _Display:
+    if mode not in get_args(Mode):
+        raise ValueError(f"mode must be one of {', '.join(get_args(Mode))}, got {mode!r}")
+    chosen = ("rich" if can_redraw(file) else "plain") if mode == "auto" else mode
+    if chosen == "rich":
+        return _LiveLine(title, file)
+    return _WholeLines(title, file, seconds, clock) if chosen == "plain" else _Nothing()
+
+
+def can_redraw(file: TextIO) -> bool:
+    """Whether a line of this file can be drawn over: it is a terminal, and one that knows how."""
+    return file.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
+
+
+class _Nothing:
+    def show(self, progress: Goal, text: str) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _WholeLines:
+    """One line now and then, none of them ever changed."""
+
+    def __init__(self, title: str, file: TextIO, seconds: float, clock: Callable[[], float]):
+        self._title, self._file, self._seconds, self._clock = title, file, seconds, clock
+        self._written_at: float | None = None
+        self._waiting: str | None = None
+
+    def show(self, progress: Goal, text: str) -> None:
+        now = self._clock()
+        self._waiting = text
+        if self._written_at is None or now - self._written_at >= self._seconds:
+            self._written_at = now
+            self.close()
+
+    def note(self, text: str) -> None:
+        title = f"{self._title}: " if self._title else ""
+        print(f"{time.strftime('%H:%M:%S')} {title}{text}", file=self._file, flush=True)
+
+    def close(self) -> None:
+        text, self._waiting = self._waiting, None
+        if text is not None:
+            self.note(text)
+
+
+class _LiveLine:
+    """A bar with the numbers beside it, drawn anew when there are new numbers; no thread draws in between."""
+
+    def __init__(self, title: str, file: TextIO):
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        self._console = Console(file=file, highlight=False)
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=16), TextColumn("{task.fields[text]}", markup=False))
+        self._progress = Progress(*columns, console=self._console, auto_refresh=False)
+        self._task = self._progress.add_task(title, total=None, text="")
+        self._started = False
+
+    def show(self, progress: Goal, text: str) -> None:
+        if not self._started:
+            self._started = True
+            self._progress.start()
+        self._progress.update(self._task, completed=progress.done, total=progress.total, text=text, refresh=True)
+
+    def note(self, text: str) -> None:
+        self._console.print(text, markup=False)
+
+    def close(self) -> None:
+        if self._started:
+            self._started = False
+            self._progress.stop()

@@ -1,0 +1,72 @@
+"""Records: what of a run is written down, and when. Where it goes is the business of the writers beside this file."""
+
+import dataclasses
+from typing import Literal
+
+from ..core.event import Event
+from ..core.hook import Stage
+from .scalars import read_scalars
+
+Kind = Literal["train", "validation"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """Numbers of one moment of a run."""
+
+    kind: Kind
+    batch: int
+    step: int
+    epoch: int
+    values: dict[str, float]
+    """Metrics by name, those of validation under `validation/`; may be NaN or infinite."""
+    final: bool = False
+    """A validation at no cadence: the last act of a run that ended here. A run that goes on from here never made it."""
+
+
+class Recorder:
+    """From events to records: every `every_n_batches` batches, and every validation.
+
+    Between records nothing is read from the device, so nothing waits for it. All records of a batch are made before a checkpoint of it
+    can be written.
+
+    Args:
+        every_n_batches: Record the batches whose number is a multiple of this; at least 1. A record holds the metrics of its own batch,
+            never a sum over the interval.
+    """
+
+    def __init__(self, every_n_batches: int = 10):
+        if every_n_batches < 1:
+            raise ValueError(f"every_n_batches must be at least 1, got {every_n_batches}")
+        self.every_n_batches = every_n_batches
+        self._recorded = -1  # batch of the latest record of training
+        self._over: tuple[int, int] | None = None  # batches and epochs when a batch or an epoch was last reported as over
+
+    def __call__(self, event: Event) -> list[Record]:
+        """The records that an event makes, none for most."""
+        if event.stage is Stage.AFTER_BATCH:
+            self._over = _place(event)
+            return self._train(event)
+        if event.stage is Stage.AFTER_EPOCH:
+            self._over = _place(event)
+        if event.stage is Stage.AFTER_VALIDATION and event.validation is not None:
+            # a validation that belongs to a cadence is heard before its batch or epoch is over
+            values = {f"validation/{name}": float(value) for name, value in event.validation.items()}
+            validated = Record("validation", *_counts(event), values, final=self._over == _place(event))
+            return [*self._train(event), validated]
+        return []
+
+    def _train(self, event: Event) -> list[Record]:
+        due = event.batch_count % self.every_n_batches == 0 and event.batch_count != self._recorded
+        if not due or event.epoch_step_count == 0 or not event.metrics:
+            return []
+        self._recorded = event.batch_count
+        return [Record("train", *_counts(event), read_scalars(event.metrics))]
+
+
+def _place(event: Event) -> tuple[int, int]:
+    return event.batch_count, event.epoch_count
+
+
+def _counts(event: Event) -> tuple[int, int, int]:
+    return event.batch_count, event.step_count, event.epoch_count
