@@ -14,7 +14,7 @@ from .core import tree
 from .core.loss import Composable, Sums, as_loss, divide
 from .core.state import TrainState
 from .errors import DataError
-from .hooks import average
+from .hooks.weight_averages import AverageState, average
 from .training import Training
 
 Evaluate = Callable[..., tuple[Any, dict[str, Sums]]]
@@ -103,7 +103,7 @@ def validate(training: Training, state: TrainState, validation: Validation, eval
 
 
 def _parameters(state: TrainState, validation: Validation) -> tuple[Any, Any, bool]:
-    name = next((name for name, kept in state.hook_state.items() if getattr(kept, "is_average", False)), None)
+    name = next((name for name, kept in state.hook_state.items() if isinstance(kept, AverageState)), None)
     if not validation.use_ema or name is None:
         return state.params, state.buffers, False
     return *average(state, name), True
