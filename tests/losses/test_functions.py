@@ -251,6 +251,6 @@ def test_targets_that_are_zero_add_nothing_to_a_divergence():
 
 def test_integer_labels_that_are_none_are_refused_by_dtype():
     with pytest.raises(
-        LossError, match="labels must be integers, the class of each row, got torch.float64; for probabilities use softmax_cross_entropy"
+        LossError, match=r"labels must be integers, the class of each row, got torch\.float64; for probabilities use softmax_cross_entropy"
     ):
         losses.softmax_cross_entropy_with_integer_labels(LOGITS, PROBABILITIES)

@@ -226,5 +226,5 @@ def test_no_denominator_depends_on_the_prediction(name):
 @over_terms_of_errors
 def test_an_unknown_dtype_policy_is_refused_with_those_that_exist(name):
     term, _ = example(name)
-    with pytest.raises(LossError, match="unknown dtype_policy 'lenient'.*strict, prediction_to_target, target_to_prediction"):
+    with pytest.raises(LossError, match=r"unknown dtype_policy 'lenient'.*strict, prediction_to_target, target_to_prediction"):
         dataclasses.replace(term, dtype_policy="lenient")
