@@ -5,22 +5,28 @@ leaf, and COMMIT. Nothing here pickles. `docs/checkpoint-format.md` has the layo
 """
 
 from .checkpointer import Checkpointer
+from .exporting import export
 from .manifest import Manifest
 from .restore import load, load_extra, load_manifest, verify
 from .retention import Best
 from .saving import save
 from .store import Checkpoint, list_checkpoints, read_manifest
+from .weights import from_pretrained, load_params, load_weights
 
 __all__ = [
+    "save",
+    "load",
+    "Checkpointer",
     "Best",
     "Checkpoint",
-    "Checkpointer",
     "Manifest",
     "list_checkpoints",
-    "load",
     "load_extra",
     "load_manifest",
     "read_manifest",
-    "save",
     "verify",
+    "export",
+    "from_pretrained",
+    "load_params",
+    "load_weights",
 ]

@@ -191,6 +191,11 @@ def point_link(path: str, target: str, scratch: str) -> None:
         raise
 
 
+def memory_bytes() -> int:
+    """Bytes of memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def free_bytes(path: str) -> int:
     """Bytes that an ordinary user can still write on the file system of `path`."""
     info = os.statvfs(path)

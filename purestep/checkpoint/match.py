@@ -46,7 +46,7 @@ def rename_leaves(leaves: Sequence[Leaf], path_map: PathMap | None) -> dict[str,
     """
     if path_map is None:
         return {leaf.path: leaf for leaf in leaves}
-    rename = path_map if callable(path_map) else _prefix_function(path_map, [leaf.path for leaf in leaves])
+    rename = path_map if callable(path_map) else prefix_function(path_map, [leaf.path for leaf in leaves])
     renamed: dict[str, Leaf] = {}
     for leaf in leaves:
         path = rename(leaf.path)
@@ -56,7 +56,8 @@ def rename_leaves(leaves: Sequence[Leaf], path_map: PathMap | None) -> dict[str,
     return renamed
 
 
-def _prefix_function(prefixes: Mapping[str, str], paths: list[str]) -> Callable[[str], str]:
+def prefix_function(prefixes: Mapping[str, str], paths: list[str]) -> Callable[[str], str]:
+    """The renaming that a mapping of prefixes stands for; a prefix that fits no path is an error."""
     ordered = sorted(prefixes, key=len, reverse=True)
     for prefix in ordered:
         if not any(path.startswith(prefix) for path in paths):

@@ -49,7 +49,7 @@ def check_memory(manifest: Manifest, num_bytes: int, path: str) -> None:
     Raises:
         CheckpointUnsafeError: If the tensors need more than the machine's memory.
     """
-    limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = disk.memory_bytes()
     if num_bytes > limit:
         raise CheckpointUnsafeError(f"{path}: {len(manifest.leaves)} leaves need {num_bytes} bytes, this machine has {limit}")
 
