@@ -17,6 +17,7 @@ from .core.loss import Composable, ComposedLoss, Sums, as_loss, read_targets
 from .core.module import Models, Skeleton, frozen_buffers, frozen_by_user, make_layout, read
 from .core.objective import Objective, cut_batch
 from .core.randomness import KeyedRandomness
+from .core.ranks import ALONE, Ranks
 from .core.recompute import Recomputable
 from .core.state import TrainState
 from .core.step import Step, build_step, init_state
@@ -46,6 +47,7 @@ class Training:
         precision: `"fp32"` leaves dtypes alone; `"bf16"` and `"fp16"` run forward and loss under autocast.
         microbatches: Cut every batch into so many parts, one after the other, with the result of the whole.
         grad_engine: `"autograd"`, `"func"`, or by where the step runs.
+        ranks: Who else shares each batch; `ps.distributed.data_parallel` sets it.
 
     Raises:
         PatternError: If a pattern of `trainable` matches nothing.
@@ -72,7 +74,7 @@ class Training:
         precision: Precision = "fp32",
         microbatches: int = 1,
         grad_engine: Engine = "auto",
-        world_size: int = 1,
+        ranks: Ranks = ALONE,
     ):
         _check_choice("precision", precision, tuple(_AUTOCAST))
         _check_choice("grad_engine", grad_engine, ENGINES)
@@ -96,9 +98,10 @@ class Training:
             names,
             layout.single,
             _AUTOCAST[precision],
+            ranks,
         )
-        self.step = build_step(program.objective(), optimizer, hooks, microbatches, grad_engine, world_size)
-        self.end_epoch = build_end_epoch(program.objective(), optimizer, hooks, world_size)
+        self.step = build_step(program.objective(), optimizer, hooks, microbatches, grad_engine)
+        self.end_epoch = build_end_epoch(program.objective(), optimizer, hooks)
         self.evaluate = program.evaluate
         self._program = program
 
@@ -159,6 +162,7 @@ class _Program:
     trainable: frozenset[str]
     single: bool
     autocast: torch.dtype | None
+    ranks: Ranks
 
     def objective(self) -> Objective:
         return Objective(
@@ -171,6 +175,7 @@ class _Program:
             cut=cut_batch,
             merge_buffers=self.join,
             context=self.context,
+            ranks=self.ranks,
         )
 
     def split(self, params: Tree) -> tuple[Tree, Tree]:

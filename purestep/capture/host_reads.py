@@ -7,6 +7,7 @@ shape, with the size as such a number.
 """
 
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -86,7 +87,7 @@ def _repeat_interleave(reads: HostReads, func: Any, repeats: Tensor, output_size
     return torch.searchsorted(ends, torch.arange(total, device=repeats.device), right=True)
 
 
-_OF_FIXED_SHAPE = {
+_OF_FIXED_SHAPE: dict[Any, Callable[..., Any]] = {
     aten.nonzero.default: _nonzero,
     aten.index.Tensor: _index,
     aten.index_put.default: _index_put,

@@ -73,9 +73,7 @@ def _tell(node: Any, method: str, *args: Any) -> Any:
 # --- a window of accumulation that the epoch's end leaves open ------------------------------------------------------
 
 
-def build_end_epoch(
-    objective: Objective, optimizer: GradientTransform, hooks: Sequence[Hook] = (), world_size: int = 1
-) -> Callable[[TrainState], TrainState]:
+def build_end_epoch(objective: Objective, optimizer: GradientTransform, hooks: Sequence[Hook] = ()) -> Callable[[TrainState], TrainState]:
     """An `end_epoch` that also emits what `accumulate(..., last="partial")` holds: the mean over the batches that are there.
 
     The emitted update counts as a step, but as no batch: hooks run at AFTER_OPTIMIZER_STEP only.
@@ -88,6 +86,8 @@ def build_end_epoch(
         trainable, rest = objective.split(state.params)
         nothing = scalar_like(trainable, 0.0)
         extras = {"value": nothing, "denominator": nothing, "counters": state.counters}
+        if objective.ranks.world_size > 1:
+            extras["ranks"] = objective.ranks
         if "key" in optimizer.needs:
             extras["key"] = rng.leaf_key(rng.fold_in(state.seed, state.counters.batch_count, purpose=rng.ROUNDING), 1)
         result, opt_state = optimizer.update(tree.zeros_like(trainable), state.opt_state, trainable, **extras)
@@ -101,7 +101,7 @@ def build_end_epoch(
         counters = dataclasses.replace(
             state.counters,
             step_count=state.counters.step_count + steps,
-            global_step_count=state.counters.global_step_count + steps * world_size,
+            global_step_count=state.counters.global_step_count + steps * objective.ranks.world_size,
         )
         kept = tree.where(result.apply, states, state.hook_state)
         return dataclasses.replace(

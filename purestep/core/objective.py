@@ -16,6 +16,7 @@ from . import rng, tree
 from .grad import Engine, Gradient, value_and_grad
 from .hook import Hook, Stage, StepContext, run_hooks
 from .loss import LossOutput, Sums, divide, merge_sums, sum_of, total_loss
+from .ranks import ALONE, Ranks
 from .schedule import scalar_like
 from .state import Counters, TrainState
 from .transform import GradientTransform
@@ -45,6 +46,8 @@ class Objective(NamedTuple):
     """`merge_buffers(old, changed)`."""
     context: Callable[[Tree], contextlib.AbstractContextManager] = lambda params: contextlib.nullcontext()
     """Around forward and loss, given the parameters: autocast."""
+    ranks: Ranks = ALONE
+    """Who else shares the batch."""
     report: Callable[[Any], Metrics] = lambda predictions: {}
     """Metrics out of the predictions."""
 
@@ -89,8 +92,10 @@ def gradient_over_cuts(
     that looks at the loss of a cut.
     """
     trainable, rest = objective.split(state.params)
+    ranks = objective.ranks
     if len(cuts) == 1:
-        return _gradient_of_cut(objective, optimizer, hooks, engine, state, trainable, rest, _Share(cuts[0], 0, 1, None), state)
+        gradient, cut = _gradient_of_cut(objective, optimizer, hooks, engine, state, trainable, rest, _Share(cuts[0], 0, 1, None), state)
+        return gradient, _reported(cut, cut.loss.sums) if ranks.world_size > 1 else cut
     terms = objective.weights(state.counters)[0]
     divide_at_end = len(terms) == 1 and not any({Stage.AFTER_LOSS, Stage.BEFORE_BACKWARD} & hook.stages for hook in hooks)
     whole = {name: scalar_like(trainable, 1.0) for name in terms} if divide_at_end else _denominators(objective, state, cuts)
@@ -103,7 +108,12 @@ def gradient_over_cuts(
         gradients.append(gradient)
         parts.append(cut)
     gradient, cut = _sum_gradients(gradients), _join_cuts(parts, carried.buffers)
-    return _divided(gradient, cut) if divide_at_end else (gradient, cut)
+    sums = _over_ranks(ranks, cut.loss.sums)
+    if divide_at_end:
+        (part,) = sums.values()
+        factor = divide(torch.ones_like(part.denominator), part.denominator)
+        gradient = gradient._replace(grads=tree.map(lambda g: g * factor.to(g.dtype), gradient.grads))
+    return gradient, _reported(cut, sums)
 
 
 class _Share(NamedTuple):
@@ -143,23 +153,35 @@ def _sum_gradients(gradients: Sequence[Gradient]) -> Gradient:
     return gradients[0]._replace(grads=grads, unreached=unreached)
 
 
-def _divided(gradient: Gradient, cut: Cut) -> tuple[Gradient, Cut]:
-    """Divide gradient and total of a single term by its denominator over the whole batch."""
-    (part,) = cut.loss.sums.values()
-    factor = divide(torch.ones_like(part.denominator), part.denominator)
-    loss = dataclasses.replace(cut.loss, total=cut.loss.total * factor)
-    return gradient._replace(grads=tree.map(lambda g: g * factor.to(g.dtype), gradient.grads)), cut._replace(loss=loss)
+def _over_ranks(ranks: Ranks, sums: dict[str, Sums]) -> dict[str, Sums]:
+    """Numerators and denominators over all ranks, by one sum of a short vector; samples stay those of this rank."""
+    if ranks.world_size == 1:
+        return sums
+    parts = list(sums.values())
+    flat = ranks.sum(torch.stack([x.detach().to(torch.float64) for part in parts for x in (part.numerator, part.denominator)]))
+    pairs = [flat[2 * i : 2 * i + 2].to(part.numerator.dtype) for i, part in enumerate(parts)]
+    whole = [Sums(pair[0], pair[1], part.per_sample) for pair, part in zip(pairs, parts, strict=True)]
+    return dict(zip(sums, whole, strict=True))
+
+
+def _reported(cut: Cut, sums: dict[str, Sums]) -> Cut:
+    """The same cut, its loss that of the whole batch: what was differentiated is a share of it."""
+    total = total_loss(sums, cut.loss.weights)
+    for penalty in cut.loss.penalties.values():
+        total = total + penalty
+    return cut._replace(loss=dataclasses.replace(cut.loss, total=total, sums=sums))
 
 
 def _run_cut(objective: Objective, hooks: Sequence[Hook], state: TrainState, share: _Share) -> Cut:
     """The stages from BEFORE_BATCH to BEFORE_BACKWARD, on one cut, at the parameters of `state`."""
-    is_cut = share.num_cuts > 1
+    ranks = objective.ranks
+    num_shares = share.num_cuts * ranks.world_size
     ctx = StepContext(Stage.BEFORE_BATCH, share.batch, state.counters, state.params, state.buffers, state.seed, {})
     states, ctx = run_hooks(hooks, Stage.BEFORE_BATCH, state.hook_state, ctx)
     states, ctx = run_hooks(hooks, Stage.BEFORE_FORWARD, states, ctx)
 
     def make_key() -> Tensor:
-        key = rng.fold_in(state.seed, state.counters.batch_count)
+        key = rng.fold_in(state.seed, state.counters.batch_count, rank=ranks.rank)
         return rng.leaf_key(key, share.number) if share.number else key
 
     with objective.context(state.params):
@@ -169,15 +191,18 @@ def _run_cut(objective: Objective, hooks: Sequence[Hook], state: TrainState, sha
         states, ctx = run_hooks(hooks, Stage.BEFORE_LOSS, states, ctx)
         sums = objective.sums(ctx.predictions, ctx.targets, ctx.batch)
     weights, raw = objective.weights(state.counters)
-    whole = share.denominators
-    shares = sums if whole is None else {name: part._replace(denominator=whole[name]) for name, part in sums.items()}
-    loss = LossOutput(total_loss(shares, weights), sums, weights, raw, {})
-    states, after = run_hooks(hooks, Stage.AFTER_LOSS, states, ctx.replace(loss=loss), cut=is_cut)
+    seen, whole = sums, share.denominators
+    if whole is None:
+        seen = _over_ranks(ranks, sums)
+        whole = {name: part.denominator for name, part in seen.items()}
+    own_share = total_loss({name: part._replace(denominator=whole[name]) for name, part in sums.items()}, weights)
+    loss = LossOutput(own_share, seen, weights, raw, {})
+    states, after = run_hooks(hooks, Stage.AFTER_LOSS, states, ctx.replace(loss=loss), cut=num_shares > 1)
     assert after.loss is not None
-    if is_cut and after.loss.penalties:  # each cut carries its share, so that the whole counts a penalty once
-        penalty = sum_of(after.loss.penalties.values()) / share.num_cuts
-        after = after.replace(loss=dataclasses.replace(after.loss, total=loss.total + penalty))
-    states, ctx = run_hooks(hooks, Stage.BEFORE_BACKWARD, states, after, cut=is_cut)
+    if num_shares > 1 and after.loss.penalties:  # each share carries its part, so that the whole counts a penalty once
+        penalty = sum_of(after.loss.penalties.values()) / num_shares
+        after = after.replace(loss=dataclasses.replace(after.loss, total=own_share + penalty))
+    states, ctx = run_hooks(hooks, Stage.BEFORE_BACKWARD, states, after, cut=num_shares > 1)
     assert ctx.loss is not None
     metrics = {**ctx.metrics, **objective.report(ctx.predictions)}
     return Cut(ctx.loss, ctx.predictions, ctx.targets, ctx.batch, changed, states, metrics)
@@ -191,16 +216,16 @@ def _denominators(objective: Objective, state: TrainState, cuts: Sequence[Any]) 
         with objective.context(state.params):
             predictions, _ = objective.forward(state.params, state.buffers, batch, lambda: key)
             sums = objective.sums(predictions, objective.targets(predictions, batch), batch)
-        found.append({name: part.denominator.detach() for name, part in sums.items()})
-    return {name: sum_of(cut[name] for cut in found) for name in found[0]}
+        found.append({name: Sums(part.numerator.detach(), part.denominator.detach()) for name, part in sums.items()})
+    whole = {name: merge_sums([cut[name] for cut in found]) for name in found[0]}
+    return {name: part.denominator for name, part in _over_ranks(objective.ranks, whole).items()}
 
 
 def _join_cuts(parts: Sequence[Cut], buffers: Tree) -> Cut:
-    """One record of the whole batch: sums merged, totals added, metrics of hooks averaged, the rest as a tuple by cut."""
+    """One record of the whole batch: sums merged, metrics of hooks averaged, the rest as a tuple by cut."""
     last = parts[-1]
     sums = {name: merge_sums([part.loss.sums[name] for part in parts]) for name in last.loss.sums}
-    total = sum_of(part.loss.total for part in parts)
-    loss = dataclasses.replace(last.loss, total=total, sums=sums)
+    loss = dataclasses.replace(last.loss, sums=sums)
     metrics = {name: sum_of(part.metrics[name] for part in parts) / len(parts) for name in last.metrics}
     predictions, targets, batches = (tuple(getattr(part, field) for part in parts) for field in ("predictions", "targets", "batch"))
     return Cut(loss, predictions, targets, batches, buffers, last.hook_state, metrics)

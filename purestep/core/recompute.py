@@ -40,7 +40,7 @@ class Recomputable:
 
             return original(region, False, *options, **kwargs)  # no global generator needs preserving
 
-        torch_checkpoint._checkpoint_without_reentrant_generator = generator
+        torch_checkpoint._checkpoint_without_reentrant_generator = generator  # type: ignore[assignment]
 
     def __exit__(self, *exception: object) -> None:
         if self.original is not None:

@@ -24,7 +24,7 @@ from .tree import Tree
 
 Step = Callable[[TrainState, Any], tuple[TrainState, Metrics]]
 
-EXTRAS = frozenset({"value", "denominator", "counters", "key"})
+EXTRAS = frozenset({"value", "denominator", "counters", "key", "ranks"})
 """What the step passes to the chain beside updates, state and parameters."""
 
 
@@ -34,7 +34,6 @@ def build_step(
     hooks: Sequence[Hook] = (),
     microbatches: int = 1,
     engine: Engine = "auto",
-    world_size: int = 1,
 ) -> Step:
     """Put the step together.
 
@@ -57,7 +56,7 @@ def build_step(
         _warn_unreached(gradient.unreached, known)
         ctx, states = _observe_gradient(hooks, optimizer, state, cut, gradient)
         trainable, rest = objective.split(state.params)
-        result, opt_state = optimizer.update(gradient.grads, state.opt_state, trainable, **_extras(optimizer, state, cut.loss))
+        result, opt_state = optimizer.update(gradient.grads, state.opt_state, trainable, **_extras(objective, optimizer, state, cut.loss))
         gated = isinstance(result, Gated)
         applied = result.apply if gated else None
         new_trainable = apply_updates(trainable, result)
@@ -67,8 +66,8 @@ def build_step(
         buffers = objective.merge_buffers(state.buffers, cut.buffers)
         ctx = ctx.replace(params=params, buffers=buffers, updates=result.updates if gated else result, applied=applied)
         states, ctx = run_hooks(hooks, Stage.AFTER_OPTIMIZER_STEP, states, ctx)
-        counters = count_batch(state.counters, applied, world_size)
-        metrics = {**ctx.metrics, **_update_metrics(optimizer, opt_state, gradient.grads, state, applied)}
+        counters = count_batch(state.counters, applied, objective.ranks.world_size)
+        metrics = {**ctx.metrics, **_update_metrics(objective, optimizer, opt_state, gradient.grads, state, applied)}
         states, ctx = run_hooks(hooks, Stage.AFTER_BATCH, states, ctx.replace(counters=counters, metrics=metrics))
         if gated:  # a rejected batch leaves no trace in buffers and hooks either
             buffers, states = tree.where(~result.reject, (buffers, states), (state.buffers, state.hook_state))
@@ -113,12 +112,14 @@ def _unscaled(optimizer: GradientTransform, state: TrainState, grads: Tree) -> T
     return tree.map(lambda g: g / factor, grads)
 
 
-def _extras(optimizer: GradientTransform, state: TrainState, loss: LossOutput) -> dict[str, Any]:
+def _extras(objective: Objective, optimizer: GradientTransform, state: TrainState, loss: LossOutput) -> dict[str, Any]:
     """What the chain gets. The denominator is that of the first term: exact for a loss of one term, a weight by samples otherwise."""
     extras: dict[str, Any] = {"value": loss.total, "counters": state.counters}
     extras["denominator"] = next(iter(loss.sums.values())).denominator
     if "key" in optimizer.needs:
         extras["key"] = rng.fold_in(state.seed, state.counters.batch_count, purpose=rng.ROUNDING)
+    if objective.ranks.world_size > 1:
+        extras["ranks"] = objective.ranks
     return extras
 
 
@@ -142,18 +143,21 @@ def _loss_metrics(loss: LossOutput) -> Metrics:
     return metrics | {f"loss/{name}": value for name, value in loss.penalties.items()}
 
 
-def _update_metrics(optimizer: GradientTransform, opt_state: Any, grads: Tree, state: TrainState, applied: Tensor | None) -> Metrics:
+def _update_metrics(
+    objective: Objective, optimizer: GradientTransform, opt_state: Any, grads: Tree, state: TrainState, applied: Tensor | None
+) -> Metrics:
     """`update/applied`, `update/grad_norm` and what the chain reports.
 
-    Where a part of the chain sees the gradient of the whole update (after `accumulate`), its norm is the one reported with that update.
+    Where a part of the chain sees the gradient of the whole update (after `accumulate`, after the sum over ranks), its norm is the one
+    reported with that update.
     """
     metrics = collect_metrics(opt_state, optimizer.name)
-    inner = metrics.pop("update/grad_norm", None)
-    if inner is None or applied is not None:
-        norm = tree.global_norm(_unscaled(optimizer, state, grads))
-        inner = norm if inner is None else torch.where(applied, inner.to(norm.dtype), norm)
+    norm = metrics.pop("update/grad_norm", None)
+    if norm is None or (applied is not None and objective.ranks.world_size == 1):
+        own = tree.global_norm(_unscaled(optimizer, state, grads))
+        norm = own if norm is None or applied is None else torch.where(applied, norm.to(own.dtype), own)
     took = scalar_like(state.params, True, torch.bool) if applied is None else applied
-    return {"update/applied": took, "update/grad_norm": inner, **metrics}
+    return {"update/applied": took, "update/grad_norm": norm, **metrics}
 
 
 # --- from a plain loss function -----------------------------------------------------------------------------------

@@ -31,6 +31,10 @@ class GradientTransform(NamedTuple):
     """Extra arguments that `update` cannot do without."""
     scale_loss: Callable[[Tensor, Any], Tensor] | None = None
     """`scale_loss(loss, state) -> loss`, applied before the gradient is taken."""
+    parts: tuple["GradientTransform", ...] = ()
+    """Of a chain: what it runs, in order."""
+    same_on_all_ranks: frozenset[str] = frozenset()
+    """What leaves it alike on every rank: `"verdict"` (a gate that looks at counts only), `"updates"` (a sum over ranks)."""
 
 
 class Gated(NamedTuple):
@@ -81,7 +85,11 @@ def chain(*parts: GradientTransform, name: str = "chain") -> GradientTransform:
             new_state[key] = new if apply is None else tree.where(apply, new, state[key])
             if isinstance(updates, Gated):
                 updates, may, bad = updates
+                if "ranks" in extra and "verdict" not in part.same_on_all_ranks:
+                    may, bad = extra["ranks"].agree(may, bad)
                 apply, reject = (may, bad) if apply is None or reject is None else (apply & may, reject | (apply & bad))
+            if "updates" in part.same_on_all_ranks:  # from here on all ranks see the same, and come to the same verdicts
+                extra.pop("ranks", None)
         return (updates if apply is None or reject is None else Gated(silence(updates, apply), apply, reject)), new_state
 
     def scale_loss(loss: Tensor, state: dict[str, Any]) -> Tensor:
@@ -89,7 +97,8 @@ def chain(*parts: GradientTransform, name: str = "chain") -> GradientTransform:
             loss = scale(loss, state[key])
         return loss
 
-    return GradientTransform(init, update, name, needs, scale_loss if scalers else None)
+    alike = frozenset({"verdict"}).union(*(part.same_on_all_ranks for part in parts))
+    return GradientTransform(init, update, name, needs, scale_loss if scalers else None, parts, alike)
 
 
 def _numbered(names: list[str]) -> Iterator[str]:

@@ -130,7 +130,7 @@ def accumulate(
         out = totals if reduction == "sum" else leafwise.div(totals, weight)
         return Gated(tree.unflatten(structure, out), emits, torch.zeros_like(emits)), new
 
-    return GradientTransform(init, update, "accumulate")
+    return GradientTransform(init, update, "accumulate", same_on_all_ranks=frozenset({"verdict"}))
 
 
 def batch_sums(leaves: Leaves, like: Leaves, value: Tensor | float | None, denominator: Tensor | float | None) -> Leaves:
