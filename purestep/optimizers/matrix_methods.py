@@ -1,4 +1,4 @@
-"""Optimizers that treat a weight as the matrix it is: Muon."""
+"""Optimizers that treat a weight as the matrix it is, and hand other leaves to a fallback: Muon, SOAP, Shampoo, GaLore."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,11 @@ from ..core.tree import Tree
 from ..transforms.adam_moments import scale_by_adam
 from ..transforms.decay import add_decayed_weights
 from ..transforms.dimensions import Layout, WeightDimensions, check_patterns, dimensions_by_path, fits
+from ..transforms.kronecker import scale_by_shampoo, scale_by_soap
+from ..transforms.low_rank import scale_by_galore
+from ..transforms.momentum import trace
 from ..transforms.orthogonal import Coefficients, Preconditioning, scale_by_muon, scale_by_shape
+from ..transforms.root_mean_square import scale_by_rss
 from ..transforms.scaling import scale_by_learning_rate
 
 
@@ -93,14 +97,110 @@ def muon(
     return _matrices_and_others(matrices, fallback or others, muon_weight_dimension_numbers, layout, "muon")
 
 
+def soap(
+    learning_rate: ScalarOrSchedule,
+    b1: float = 0.95,
+    b2: float = 0.95,
+    shampoo_beta: float | None = None,
+    eps: float = 1e-8,
+    weight_decay: ScalarOrSchedule = 0.0,
+    mask: Mask | None = None,
+    *,
+    max_precond_dim: int = 10000,
+    weight_dimension_numbers: WeightDimensions = None,
+    layout: Layout = "out_in",
+    fallback: GradientTransform | None = None,
+) -> GradientTransform:
+    """Run AdamW in the eigenbasis of Shampoo's preconditioners where a leaf is a matrix, and plain elsewhere.
+
+    Args:
+        b1: And what follows: see `scale_by_soap`.
+        weight_decay: Times the learning rate.
+        mask: Which leaves decay; all by default.
+        weight_dimension_numbers: And `layout`: which leaves are matrices, as in `muon`.
+        fallback: Scaling for the leaves that are no matrices; `scale_by_adam(b1, b2, eps)` by default.
+    """
+    where = {"weight_dimension_numbers": weight_dimension_numbers, "layout": layout}
+    matrices = scale_by_soap(b1, b2, shampoo_beta, eps, max_precond_dim, **where)
+    return chain(
+        _matrices_and_others(matrices, fallback or scale_by_adam(b1, b2, eps), **where, name="scale"),
+        add_decayed_weights(weight_decay, mask),
+        scale_by_learning_rate(learning_rate),
+        name="soap",
+    )
+
+
+def shampoo(
+    learning_rate: ScalarOrSchedule,
+    b2: float | None = None,
+    eps: float = 1e-6,
+    momentum: float = 0.0,
+    weight_decay: ScalarOrSchedule = 0.0,
+    mask: Mask | None = None,
+    *,
+    max_precond_dim: int = 8192,
+    graft: bool = False,
+    weight_dimension_numbers: WeightDimensions = None,
+    layout: Layout = "out_in",
+    fallback: GradientTransform | None = None,
+) -> GradientTransform:
+    """Precondition the gradient from both sides where a leaf is a matrix, and by summed squares elsewhere, with momentum on top.
+
+    Args:
+        b2: And `eps`, `max_precond_dim`, `graft`: see `scale_by_shampoo`.
+        momentum: Decay of the sum of preconditioned updates.
+        weight_decay: Times the learning rate.
+        mask: Which leaves decay; all by default.
+        weight_dimension_numbers: And `layout`: which leaves are matrices, as in `muon`.
+        fallback: Scaling for the leaves that are no matrices; `scale_by_rss(0.0, eps)` by default, Shampoo's own form for vectors.
+    """
+    where = {"weight_dimension_numbers": weight_dimension_numbers, "layout": layout}
+    matrices = scale_by_shampoo(b2, eps, max_precond_dim, graft=graft, **where)
+    return chain(
+        _matrices_and_others(matrices, fallback or scale_by_rss(0.0, eps), **where, name="scale"),
+        trace(momentum),
+        add_decayed_weights(weight_decay, mask),
+        scale_by_learning_rate(learning_rate),
+        name="shampoo",
+    )
+
+
+def galore(
+    learning_rate: ScalarOrSchedule,
+    rank: int = 128,
+    update_proj_gap: int = 200,
+    scale: float = 1.0,
+    base_optimizer: GradientTransform | None = None,
+    weight_decay: ScalarOrSchedule = 0.0,
+    mask: Mask | None = None,
+    weight_dimension_numbers: WeightDimensions = None,
+    *,
+    layout: Layout = "out_in",
+) -> GradientTransform:
+    """Run Adam on projections of the gradient to a few directions; see `scale_by_galore`.
+
+    Args:
+        weight_decay: Times the learning rate.
+        mask: Which leaves decay; all by default.
+    """
+    return chain(
+        scale_by_galore(rank, update_proj_gap, scale, base_optimizer, weight_dimension_numbers, layout=layout),
+        add_decayed_weights(weight_decay, mask),
+        scale_by_learning_rate(learning_rate),
+        name="galore",
+    )
+
+
 def _matrices_and_others(
-    matrices: GradientTransform, others: GradientTransform, choice: WeightDimensions, layout: Layout, name: str
+    matrices: GradientTransform, others: GradientTransform, weight_dimension_numbers: WeightDimensions, layout: Layout, name: str
 ) -> GradientTransform:
     """Two optimizers, one for the leaves that have dimension numbers; either may have no leaf."""
 
     def is_matrix(params: Tree) -> Tree:
-        check_patterns(choice, params)
-        return tree.unflatten(tree.structure(params), [dims is not None for dims in dimensions_by_path(choice, params, layout).values()])
+        check_patterns(weight_dimension_numbers, params)
+        return tree.unflatten(
+            tree.structure(params), [dims is not None for dims in dimensions_by_path(weight_dimension_numbers, params, layout).values()]
+        )
 
     def is_other(params: Tree) -> Tree:
         return tree.map(lambda hit: not hit, is_matrix(params))

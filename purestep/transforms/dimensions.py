@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
 from ..core import tree
@@ -154,3 +155,12 @@ def from_matrices(matrices: Tensor, leaf: Tensor, dims: MuonDimensionNumbers) ->
     batch, reduction, output = axes(leaf, dims)
     order = (*batch, *output, *reduction)
     return matrices.reshape([leaf.shape[axis] for axis in order]).permute([order.index(axis) for axis in range(leaf.ndim)]).contiguous()
+
+
+def finite_or_zero(matrices: Tensor) -> Tensor:
+    """The matrices, or zeros if an element is NaN or infinite.
+
+    Decompositions raise on such elements, where a gate before should be able to reject the batch; products with the matrices
+    themselves keep them visible.
+    """
+    return torch.where(torch.isfinite(matrices).all(), matrices, torch.zeros_like(matrices))

@@ -16,7 +16,7 @@ from ..core.transform import GradientTransform
 from ..core.tree import Tree
 from . import leafwise
 from .adam_moments import adam_denominator
-from .dimensions import Layout, MuonDimensionNumbers, WeightDimensions, as_matrices, dimensions_of, from_matrices
+from .dimensions import Layout, MuonDimensionNumbers, WeightDimensions, as_matrices, dimensions_of, finite_or_zero, from_matrices
 from .moments import bias_correction, decay_mean, widen, zeros_of_moments
 
 Sides = dict[str, Tensor]
@@ -117,7 +117,7 @@ def _accumulated(old: Tensor, new: Tensor, decay: float | None) -> Tensor:
 
 def _inverse_root(matrix: Tensor, correction: Tensor | None, root: int, eps: float) -> Tensor:
     """`(matrix / correction + eps)^(-1/root)` of symmetric matrices that have no negative eigenvalue but by rounding."""
-    values, vectors = torch.linalg.eigh(matrix)
+    values, vectors = torch.linalg.eigh(finite_or_zero(matrix))
     if correction is not None:
         values = values / correction.to(values.dtype)
     powers = (values.clamp(min=0.0) + eps) ** (-1 / root)
@@ -207,4 +207,11 @@ def scale_by_soap(
 
 def _refreshed(grams: Sides, basis: Sides) -> Sides:
     """One step of orthogonal iteration towards the eigenvectors."""
-    return {side: torch.linalg.qr(grams[side] @ q).Q.contiguous() for side, q in basis.items()}
+    return {side: torch.linalg.qr(finite_or_zero(_damped(grams[side]) @ q)).Q.contiguous() for side, q in basis.items()}
+
+
+def _damped(gram: Tensor) -> Tensor:
+    """Lift eigenvalues that are only rounding errors, whose vectors would be as arbitrary; those of old directions then stay."""
+    size = gram.shape[-1]
+    mean = gram.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None] / max(size, 1)
+    return gram + torch.finfo(gram.dtype).eps ** (1 / 3) * mean * torch.eye(size, dtype=gram.dtype, device=gram.device)

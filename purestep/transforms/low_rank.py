@@ -10,7 +10,17 @@ from ..core.schedule import scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
 from .adam_moments import scale_by_adam
-from .dimensions import Layout, MuonDimensionNumbers, WeightDimensions, as_matrices, axes, dimensions_by_path, fans, from_matrices
+from .dimensions import (
+    Layout,
+    MuonDimensionNumbers,
+    WeightDimensions,
+    as_matrices,
+    axes,
+    dimensions_by_path,
+    fans,
+    finite_or_zero,
+    from_matrices,
+)
 from .inner_transform import update_inner
 from .moments import wide_dtype, widen
 
@@ -83,7 +93,7 @@ def scale_by_galore(
                 projected.append(leaf)
                 continue
             matrix, old = _tall(leaf, dims), next(remaining)
-            vectors = torch.linalg.svd(matrix, full_matrices=False).U[:, : old.shape[1]]
+            vectors = torch.linalg.svd(finite_or_zero(matrix), full_matrices=False).U[:, : old.shape[1]].contiguous()
             projectors.append(torch.where(renew, vectors, old))
             projected.append(projectors[-1].mH @ matrix)
         low, base_state = update_inner(base, "scale_by_galore", tree.unflatten(structure, projected), state.base, None, extra)

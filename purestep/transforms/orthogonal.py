@@ -16,7 +16,7 @@ from ..core.schedule import scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
 from . import leafwise
-from .dimensions import Layout, MuonDimensionNumbers, WeightDimensions, as_matrices, dimensions_of, fans, from_matrices
+from .dimensions import Layout, MuonDimensionNumbers, WeightDimensions, as_matrices, dimensions_of, fans, finite_or_zero, from_matrices
 from .leafwise import Leaves
 from .moments import bias_correction, decay_mean, widen, zeros_of_moments
 
@@ -95,8 +95,8 @@ def _orthogonal(x: Tensor, steps: list[Coefficients], preconditioning: str, eps:
     if x.shape[-2] > x.shape[-1]:  # the smaller of the two Gram matrices
         return _orthogonal(x.mT, steps, preconditioning, eps).mT
     if preconditioning in ("frobenius", "spectral"):
-        order = "fro" if preconditioning == "frobenius" else 2
-        x = x / (torch.linalg.matrix_norm(x, order, keepdim=True) + eps)
+        norm = torch.linalg.matrix_norm(x, keepdim=True) if preconditioning == "frobenius" else _spectral_norm(x)
+        x = x / (norm + eps)
     for number, (a, b, c) in enumerate(steps):
         gram = x @ x.mH
         if number == 0 and preconditioning in ("aol", "schatten"):
@@ -105,6 +105,11 @@ def _orthogonal(x: Tensor, steps: list[Coefficients], preconditioning: str, eps:
             x, gram = x * scale, gram * scale * scale.mT
         x = _fused(x, _fused(gram, gram, gram, b, c), x, a, 1.0)
     return x
+
+
+def _spectral_norm(x: Tensor) -> Tensor:
+    """Largest singular value, with two dimensions of size 1."""
+    return torch.linalg.svdvals(finite_or_zero(x))[..., :1].unsqueeze(-1)
 
 
 def _fused(x: Tensor, left: Tensor, right: Tensor, beta: float, alpha: float) -> Tensor:

@@ -46,8 +46,9 @@ def differentially_private_aggregate(l2_norm_clip: float, noise_multiplier: floa
     def update(
         updates: Tree, state: DifferentiallyPrivateAggregateState, params: Tree = None, **extra: Any
     ) -> tuple[Tree, DifferentiallyPrivateAggregateState]:
-        total, _ = per_example_global_norm_clip(updates, l2_norm_clip)
-        batch = tree.leaves(updates)[0].shape[0]
+        examples = tree.leaves(updates)
+        batch = examples[0].shape[0] if examples and examples[0].ndim else 1
+        total = per_example_global_norm_clip(updates, l2_norm_clip)[0] if examples else updates
         leaves, structure = tree.flatten(total)
         own = rng.fold_in(state.rng_key, state.count)
         deviation = l2_norm_clip * noise_multiplier
