@@ -85,6 +85,12 @@ def test_tracing_compiling_and_vmap_give_the_eager_numbers(name):
     assert_close(vmap(fn)(torch.stack([first, first]))[1], eager)
 
 
+@over_the_functions
+def test_nothing_is_made_on_another_device_than_that_of_the_inputs(name):
+    arguments = [x.to("meta") if isinstance(x, torch.Tensor) else x for x in EXAMPLES[name]]
+    assert LOSSES[name](*arguments).device.type == "meta"
+
+
 @of_pairs
 def test_shapes_that_would_have_to_be_broadcast_are_refused(name):
     first, second = EXAMPLES[name]

@@ -216,6 +216,13 @@ def test_vmap_gives_the_numbers_of_each_member(name):
 
 
 @over_the_terms
+def test_nothing_is_made_on_another_device_than_that_of_the_inputs(name):
+    term, call = example(name)
+    sums = term(*tree.map(lambda leaf: leaf.to("meta"), call))
+    assert {part.device.type for part in sums} == {"meta"}
+
+
+@over_the_terms
 def test_no_denominator_depends_on_the_prediction(name):
     term, (prediction, target, batch) = example(name)
     sums: Sums = term(prediction.requires_grad_(), target, batch)

@@ -151,6 +151,14 @@ def test_tracing_and_compiling_give_the_eager_numbers(name):
 
 
 @over_the_metrics
+def test_sums_go_to_the_device_of_the_batch(name):
+    metric, layout = EXAMPLES[name]
+    predictions, batch = tree.map(lambda leaf: leaf.to("meta"), collect(layout, [0, 1]))
+    sums = metric.add(metric.empty(), predictions, batch)
+    assert {value.device.type for value in (*sums.values(), *metric.result(sums).values())} == {"meta"}
+
+
+@over_the_metrics
 def test_a_missing_prediction_is_refused_with_what_is_there(name):
     metric, layout = EXAMPLES[name]
     with pytest.raises(LossError, match=rf"metric {name}: no prediction '{metric.prediction_key}'; there are \['other'\]"):
