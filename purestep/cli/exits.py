@@ -6,7 +6,6 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import IO, Any
 
 import click
 
@@ -47,7 +46,7 @@ _BY_CLASS: tuple[tuple[type[Exception], ExitCode], ...] = (
 )
 
 
-class Refusal(click.ClickException):
+class Refusal(Exception):
     """A command that cannot or will not do what was asked, for a reason that the user can act on.
 
     Args:
@@ -58,12 +57,7 @@ class Refusal(click.ClickException):
 
     def __init__(self, message: str, code: ExitCode, advice: Sequence[str] = ()):
         super().__init__(message)
-        self.exit_code = int(code)
-        self.advice = tuple(advice)
-
-    def show(self, file: IO[Any] | None = None) -> None:
-        """Write the message and the advice to stderr."""
-        tell(f"error: {self.message}", *(f"  {line}" for line in self.advice))
+        self.message, self.code, self.advice = message, code, tuple(advice)
 
 
 def tell(*lines: str) -> None:
@@ -98,9 +92,12 @@ def end(error: BaseException, run_dir: str | None = None, rank: int = 0) -> int:
     if isinstance(error, click.ClickException):
         error.show()
         return error.exit_code
+    if isinstance(error, Refusal):
+        tell(f"error: {error.message}", *(f"  {line}" for line in error.advice))
+        return int(error.code)
     code = exit_code_of(error)
     if code is ExitCode.SIGINT:
-        tell("interrupted; nothing was saved")
+        tell("interrupted")
     elif code is not ExitCode.BUG or isinstance(error, PurestepError):
         tell(f"error: {error}")
     else:

@@ -1,7 +1,7 @@
 """The frame of the command line: commands that are imported when they are used, and one way for all of them to end."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -32,12 +32,13 @@ class Program(click.Group):
         module = self._modules.get(cmd_name)
         return None if module is None else import_module(f".{module}", __package__).command
 
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
-        """Run, and exit with the code that the outcome has."""
-        if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **extra)
+    def main(self, *args: Any, **settings: Any) -> Any:
+        """Run, and exit with the code that the outcome has; with `standalone_mode=False` as click does."""
+        run: Callable[..., Any] = super().main
+        if not settings.pop("standalone_mode", True):
+            return run(*args, standalone_mode=False, **settings)
         try:
-            outcome = super().main(*args, standalone_mode=False, **extra)
+            outcome = run(*args, standalone_mode=False, **settings)
         except (Exception, KeyboardInterrupt) as error:
             sys.exit(end(error))
         sys.exit(outcome if isinstance(outcome, int) else 0)

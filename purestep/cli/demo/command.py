@@ -62,6 +62,8 @@ def run(run_dir: str, *, as_json: bool = False, progress: str = "auto") -> int:
     status = {"schema": "purestep.status/1", "status": said, "exit_code": code}
     documents.write(os.path.join(run_dir, layout.STATUS), status)
     if code in (ExitCode.INTERRUPTED, ExitCode.SIGINT, ExitCode.SIGTERM):
+        kept = f"{layout.CHECKPOINTS}/ and {layout.METRICS} in {os.path.relpath(run_dir)}"
+        tell(f"saved: {kept}" if code == ExitCode.INTERRUPTED else "nothing was saved yet")
         tell(f"continue with: {command_line('purestep', 'demo', '--run-dir', os.path.relpath(run_dir), '--resume')}")
     if code != ExitCode.DONE:
         return code

@@ -6,14 +6,16 @@ Part `first` is killed on the way; part `second` compares itself with it, trains
 import contextlib
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .. import documents
 from ..exits import ExitCode, Refusal, end, tell
 from . import layout
 from .recipe import Recipe
 
-PARTS = ("first", "second")
+if TYPE_CHECKING:
+    from ...core.event import Listener
+    from ...reporting.console import Mode
 
 
 def main(run_dir: str, part: str, progress_mode: str) -> int:
@@ -40,7 +42,7 @@ def _run(run_dir: str, part: str, progress_mode: str) -> int:
         progress = stack.enter_context(
             ConsoleProgress(
                 every_n_batches=recipe.report_every,
-                mode=progress_mode,
+                mode=cast("Mode", progress_mode),
                 unit="frames",
                 validation_metrics=("energy/mae_ev_per_atom", "forces/mae_ev_per_angstrom"),
             )
@@ -51,7 +53,7 @@ def _run(run_dir: str, part: str, progress_mode: str) -> int:
         log = JsonlWriter(os.path.join(run_dir, layout.METRICS), every_n_batches=recipe.report_every)
         last = Kill(run_dir, recipe.kill_at, progress) if part == "first" else Comparison(run_dir, recipe)
         # the log first, so that a checkpoint never knows more than it
-        listeners = [log, progress, checkpointer, last, stop]
+        listeners: list[Listener] = [log, progress, checkpointer, last, stop]
         result = fit(
             pieces.training, pieces.batches, state=state, num_steps=recipe.num_steps, validation=pieces.validation, listeners=listeners
         )

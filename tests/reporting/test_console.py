@@ -1,0 +1,115 @@
+import io
+import itertools
+import re
+
+import pytest
+import torch
+
+import purestep as ps
+from purestep.core.hook import Stage
+from purestep.reporting import ConsoleProgress
+from purestep.reporting.console import can_redraw, num_samples
+
+from .events import PowerCut, cut_power, event
+
+METRICS = {"loss/total": torch.tensor(1.8421), "optimizer/adam/lr": torch.tensor(4e-4), "update/grad_norm": torch.tensor(3.14)}
+
+
+class Terminal(io.StringIO):
+    """A file that says it is a terminal."""
+
+    def isatty(self):
+        return True
+
+
+def ticking(seconds):
+    return itertools.count(step=seconds).__next__
+
+
+def test_a_plain_line_has_step_loss_rate_norm_speed_and_time_to_go():
+    file = io.StringIO()
+    clock = iter([0.0, 2.0, 2.0]).__next__  # the first batch, the report, its line
+    progress = ConsoleProgress(every_n_batches=101, mode="plain", file=file, clock=clock, unit="frames")
+    for number in (1, 101):
+        progress(event(batch=number, metrics=METRICS, target={"num_steps": 301}, data=torch.zeros(32, 3)))
+    seen = 32 / 2.0  # the first batch is in no rate, so 32 frames in 2 s
+    assert re.fullmatch(
+        rf"\d\d:\d\d:\d\d step 101/301  loss 1\.842  lr 4\.00e-04  grad 3\.14  {seen:.0f} frames/s  eta 4s\n", file.getvalue()
+    )
+
+
+def test_plain_lines_are_whole_and_carry_no_control_characters(training, batches, validation):
+    file = io.StringIO()
+    progress = ConsoleProgress(every_n_batches=1, file=file, seconds_between_lines=0.0)
+    ps.fit(training, batches, num_epochs=2, validation=validation, listeners=[progress])
+    lines = file.getvalue().splitlines()
+    assert len(lines) == 22
+    assert all(re.match(r"\d\d:\d\d:\d\d (epoch [12]/2  step|step) \d+", line) for line in lines)
+    assert set(file.getvalue()).isdisjoint("\r\x1b")
+
+
+def test_plain_lines_keep_their_distance_and_the_last_report_is_written():
+    file = io.StringIO()
+    progress = ConsoleProgress(every_n_batches=1, mode="plain", file=file, seconds_between_lines=100.0, clock=ticking(1.0))
+    for number in range(1, 11):
+        progress(event(batch=number, metrics=METRICS))
+    progress(event(Stage.AFTER_TRAINING, batch=10))
+    assert re.findall(r"step (\d+)", file.getvalue()) == ["1", "10"]
+
+
+def test_metrics_are_not_read_between_reports():
+    class Untouchable(dict):
+        def items(self):
+            raise AssertionError("read")
+
+    progress = ConsoleProgress(every_n_batches=10, mode="plain", file=io.StringIO())
+    for number in range(1, 10):
+        progress(event(batch=number, metrics=Untouchable(METRICS)))
+
+
+def test_a_loss_that_is_not_a_number_is_shown_as_it_is():
+    file = io.StringIO()
+    ConsoleProgress(every_n_batches=1, mode="plain", file=file)(event(metrics={**METRICS, "loss/total": torch.tensor(float("nan"))}))
+    assert "loss nan" in file.getvalue()
+
+
+def test_a_terminal_gets_a_live_line_and_is_left_in_order(monkeypatch, training, batches):
+    monkeypatch.setenv("TERM", "xterm")
+    file = Terminal()
+    progress = ConsoleProgress(every_n_batches=1, file=file)
+    with pytest.raises(PowerCut), progress:
+        ps.fit(training, batches, num_epochs=2, listeners=[progress, cut_power(after=3)])
+    assert "step 3" in file.getvalue()
+    hidden, shown = "\x1b[?25l", "\x1b[?25h"
+    assert file.getvalue().rindex(shown) > file.getvalue().rindex(hidden)
+
+
+def test_no_colour_is_used_where_none_is_wanted(monkeypatch, training, batches):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", "1")
+    file = Terminal()
+    ps.fit(training, batches, num_epochs=1, listeners=[ConsoleProgress(every_n_batches=1, file=file)])
+    assert re.search(r"\x1b\[[0-9;]*(3[0-7]|38;)[0-9;]*m", file.getvalue()) is None
+
+
+@pytest.mark.parametrize(("term", "expected"), [("xterm", True), ("dumb", False), ("unknown", False)])
+def test_a_dumb_terminal_gets_plain_lines(monkeypatch, term, expected):
+    monkeypatch.setenv("TERM", term)
+    assert can_redraw(Terminal()) is expected
+    assert not can_redraw(io.StringIO())
+
+
+def test_the_mode_none_writes_nothing(training, batches):
+    file = io.StringIO()
+    ps.fit(training, batches, num_epochs=1, listeners=[ConsoleProgress(mode="none", every_n_batches=1, file=file)])
+    assert file.getvalue() == ""
+
+
+def test_an_unknown_mode_is_refused():
+    with pytest.raises(ValueError, match="mode must be one of auto, rich, plain, none, got 'fancy'"):
+        ConsoleProgress(mode="fancy")
+
+
+def test_samples_are_counted_from_shapes():
+    graphs = ps.AtomicBatch(torch.zeros(3, 3), torch.ones(3), torch.tensor([0, 0, 1]), torch.tensor([0, 2, 3]))
+    assert [num_samples(batch) for batch in (graphs, {"x": torch.zeros(5, 2)}, torch.zeros(()))] == [2, 5, 1]

@@ -1,0 +1,40 @@
+import os
+import signal
+
+import pytest
+
+import purestep as ps
+from purestep.core.hook import Stage
+from purestep.reporting import StopOnSignal
+
+
+def send(number, after):
+    """A listener that sends a signal to this process during a batch."""
+
+    def listener(event):
+        if event.stage is Stage.AFTER_BATCH and event.batch_count == after:
+            os.kill(os.getpid(), number)
+
+    return listener
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_ends_the_run_after_the_batch_it_came_in(training, batches, number):
+    with StopOnSignal(signal.SIGINT, signal.SIGTERM, signal.SIGUSR1) as stop:
+        result = ps.fit(training, batches, num_epochs=3, listeners=[send(number, after=7), stop])
+    assert result.stop_reason == number.name
+    assert int(result.state.counters.batch_count) == 7
+
+
+def test_handlers_are_as_they_were_afterwards():
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with StopOnSignal():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_the_second_signal_does_what_it_always_did():
+    with pytest.raises(KeyboardInterrupt), StopOnSignal() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.received is signal.SIGINT
+        os.kill(os.getpid(), signal.SIGINT)
