@@ -88,9 +88,9 @@ def expand_mask(mask: Tensor, like: Tensor) -> Tensor:
 def difference(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
     """`prediction - target`; 0 with a zero gradient where not valid, whatever stands there.
 
-    Both are replaced before they are subtracted: a NaN that is masked only afterwards comes back in the gradient as 0 * NaN.
+    It is replaced before anything is made of it: a NaN that is masked only afterwards comes back in the gradient as 0 * NaN.
     """
-    return replace(prediction, valid) - replace(target, valid)
+    return replace(prediction - target, valid)
 
 
 def replace(values: Tensor, valid: Tensor) -> Tensor:

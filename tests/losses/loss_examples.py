@@ -95,11 +95,11 @@ def _pair(layout: str, count: int, generator: torch.Generator) -> tuple[Tensor, 
     return logits, torch.randint(5, (2, 2) if layout == "image" else (4,), generator=generator)
 
 
-def padding_sample(layout: str) -> Sample:
+def padding_sample(layout: str, fill: float) -> Sample:
     """A sample that is not there: its values would spoil everything that they got into."""
     like = make_samples(layout)[0]
-    spoilt = 10**6 if not like.target.is_floating_point() else NAN
-    return Sample(torch.full_like(like.prediction, NAN), torch.full_like(like.target, spoilt), like.num_atoms, real=False)
+    spoilt = 10**6 if not like.target.is_floating_point() else fill
+    return Sample(torch.full_like(like.prediction, -fill), torch.full_like(like.target, spoilt), like.num_atoms, real=False)
 
 
 def collect(layout: str, samples: list[Sample]) -> Call:

@@ -28,6 +28,7 @@ from tests.losses.loss_examples import (
 
 over_the_terms = pytest.mark.parametrize("name", TERMS)
 over_terms_of_errors = pytest.mark.parametrize("name", OF_ERRORS)
+with_any_padding = pytest.mark.parametrize("fill", [float("nan"), 7.0])  # NaN alone might be taken for a missing label
 over_terms_with_gaps = pytest.mark.parametrize("name", WITH_GAPS)
 
 
@@ -98,10 +99,11 @@ def test_sums_over_cuts_merge_to_the_sums_of_the_whole(name, cut):
 
 
 @over_the_terms
-def test_padding_changes_nothing(name):
+@with_any_padding
+def test_padding_changes_nothing(name, fill):
     term, layout = TERMS[name]
     samples = make_samples(layout)
-    plain, padded = collect(layout, samples), collect(layout, [*samples, padding_sample(layout)])
+    plain, padded = collect(layout, samples), collect(layout, [*samples, padding_sample(layout, fill)])
     one, other = term(*plain), term(*padded)
     assert torch.equal(other.denominator, one.denominator)
     assert torch.equal(other.per_sample[:4], one.per_sample)
@@ -110,19 +112,21 @@ def test_padding_changes_nothing(name):
 
 
 @over_the_terms
-def test_padding_gets_exactly_no_gradient_even_if_it_is_not_finite(name):
+@with_any_padding
+def test_padding_gets_exactly_no_gradient_even_if_it_is_not_finite(name, fill):
     term, layout = TERMS[name]
     samples = make_samples(layout)
-    plain, padded = collect(layout, samples), collect(layout, [*samples, padding_sample(layout)])
+    plain, padded = collect(layout, samples), collect(layout, [*samples, padding_sample(layout, fill)])
     (_, grad), (_, with_padding) = mean_and_grad(term, plain), mean_and_grad(term, padded)
     assert_close(with_padding[: len(grad)], grad)
     assert with_padding[len(grad) :].abs().max() == 0
 
 
 @over_the_terms
-def test_nothing_but_padding_gives_exactly_zero_without_a_gradient(name):
+@with_any_padding
+def test_nothing_but_padding_gives_exactly_zero_without_a_gradient(name, fill):
     term, layout = TERMS[name]
-    call = collect(layout, [padding_sample(layout), padding_sample(layout)])
+    call = collect(layout, [padding_sample(layout, fill), padding_sample(layout, fill)])
     sums = term(*call)
     assert (sums.numerator, sums.denominator, mean(sums)) == (0, 0, 0)
     assert sums.per_sample.isnan().all()

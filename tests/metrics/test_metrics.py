@@ -40,16 +40,16 @@ def random(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def collect(layout: str, chosen: list[int], num_padding: int = 0) -> tuple[dict, Any]:
+def collect(layout: str, chosen: list[int], num_padding: int = 0, fill: float = NAN) -> tuple[dict, Any]:
     """Predictions and batch of the chosen ones of four samples; padding holds what would spoil everything."""
     real = torch.tensor([True] * len(chosen) + [False] * num_padding)
     if layout == "rows":
-        prediction, target = (_chosen(random(4, 3, seed=seed), chosen, num_padding) for seed in (1, 2))
+        prediction, target = (_chosen(random(4, 3, seed=seed), chosen, num_padding, fill) for seed in (1, 2))
         return {"prediction": prediction}, {"target": target, "mask": real}
     if layout == "classes":
         labels = torch.tensor([[0, 4, 2], [3, 1, -100], [1, 1, 0], [4, 0, 2]])
         padded = torch.cat([labels[chosen], torch.full((num_padding, 3), 10**6)])
-        return {"logits": _chosen(random(4, 3, 5), chosen, num_padding)}, {"labels": padded, "mask": real}
+        return {"logits": _chosen(random(4, 3, 5), chosen, num_padding, fill)}, {"labels": padded, "mask": real}
     counts = torch.tensor([*(NUM_ATOMS[i] for i in chosen), *(2 for _ in range(num_padding))])
     of_sample = torch.repeat_interleave(torch.arange(4), torch.tensor(NUM_ATOMS))
     atoms = [int(atom) for i in chosen for atom in (of_sample == i).nonzero()]
@@ -62,14 +62,14 @@ def collect(layout: str, chosen: list[int], num_padding: int = 0) -> tuple[dict,
         ptr=torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)]),
         atom_mask=real[index],
         graph_mask=real,
-        energy=_chosen(random(4, 1), chosen, num_padding),
-        forces=_chosen(random(10, 3), atoms, 2 * num_padding),
+        energy=_chosen(random(4, 1), chosen, num_padding, fill),
+        forces=_chosen(random(10, 3), atoms, 2 * num_padding, fill),
     )
-    return {"energy": batch.energy + _chosen(random(4, 1, seed=3), chosen, num_padding), "forces": batch.forces.sin()}, batch
+    return {"energy": batch.energy + _chosen(random(4, 1, seed=3), chosen, num_padding, fill), "forces": batch.forces.sin()}, batch
 
 
-def _chosen(rows, chosen, num_padding):
-    return torch.cat([rows[chosen], torch.full((num_padding, *rows.shape[1:]), NAN, dtype=rows.dtype)])
+def _chosen(rows, chosen, num_padding, fill):
+    return torch.cat([rows[chosen], torch.full((num_padding, *rows.shape[1:]), fill, dtype=rows.dtype)])
 
 
 def result_of(metric, *parts):
@@ -105,9 +105,10 @@ def test_merging_sums_is_the_same_as_adding_batches(name):
 
 
 @over_the_metrics
-def test_padding_changes_nothing(name):
+@pytest.mark.parametrize("fill", [NAN, 7.0])  # NaN alone might be taken for a missing label
+def test_padding_changes_nothing(name, fill):
     metric, layout = EXAMPLES[name]
-    assert_close(result_of(metric, collect(layout, [0, 1, 2], num_padding=2)), result_of(metric, collect(layout, [0, 1, 2])))
+    assert_close(result_of(metric, collect(layout, [0, 1, 2], num_padding=2, fill=fill)), result_of(metric, collect(layout, [0, 1, 2])))
 
 
 @over_the_metrics
