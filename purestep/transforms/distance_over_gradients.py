@@ -114,3 +114,45 @@ def scale_by_dowg(init_estim_sq_dist: float | None = None, eps: float = 1e-4) ->
         return tree.unflatten(structure, leafwise.mul(widen(leaves), rate)), DowgState(state.init_params, total, distance, rate)
 
     return GradientTransform(init, update, "scale_by_dowg")
+
+
+class ScaleByDistanceOverGradientsState(NamedTuple):
+    """State of `scale_by_distance_over_gradients`; for each leaf 0-d float64, but `init_params`."""
+
+    max_dist: Tree  # largest distance from the start so far
+    grad_sum_of_squares: Tree
+    init_params: Tree  # where training began
+
+
+def scale_by_distance_over_gradients(reps_rel: float = 1e-6, eps: float = 1e-8, global_scale: float = 1.0) -> GradientTransform:
+    """Do as `scale_by_dog` for each leaf by itself: `u <- global_scale u r / sqrt(G + eps)`.
+
+    Args:
+        reps_rel: The first distance is `reps_rel (1 + |p0|)`.
+        global_scale: Factor on all.
+
+    Reference:
+        Ivgi et al., "DoG is SGD's best friend", 2023, section 3.3 (L-DoG). arXiv:2302.12022
+    """
+
+    def init(params: Tree) -> ScaleByDistanceOverGradientsState:
+        first = tree.map(lambda p: reps_rel * (1 + _norm(p)), params)
+        return ScaleByDistanceOverGradientsState(first, tree.map(torch.zeros_like, first), copy_of(params))
+
+    def update(
+        updates: Tree, state: ScaleByDistanceOverGradientsState, params: Tree = None, **extra: Any
+    ) -> tuple[Tree, ScaleByDistanceOverGradientsState]:
+        leaves, structure = tree.flatten(updates)
+        gone = leafwise.sub(wide_params(params, "scale_by_distance_over_gradients"), tree.leaves(state.init_params))
+        distances = leafwise.maximum(tree.leaves(state.max_dist), [_norm(x) for x in gone])
+        sums = leafwise.add(tree.leaves(state.grad_sum_of_squares), [_norm(u) ** 2 for u in leaves])
+        rates = [global_scale * distance / torch.sqrt(total + eps) for distance, total in zip(distances, sums, strict=True)]
+        out = [u * rate.to(u.dtype) for u, rate in zip(widen(leaves), rates, strict=True)]
+        scalars = (tree.unflatten(structure, distances), tree.unflatten(structure, sums))
+        return tree.unflatten(structure, out), ScaleByDistanceOverGradientsState(*scalars, state.init_params)
+
+    return GradientTransform(init, update, "scale_by_distance_over_gradients")
+
+
+def _norm(leaf: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(leaf, dtype=torch.complex128 if leaf.is_complex() else torch.float64)

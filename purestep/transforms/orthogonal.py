@@ -16,9 +16,9 @@ from ..core.schedule import scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
 from . import leafwise
+from .corrected_mean import corrected_mean
 from .dimensions import Layout, MuonDimensionNumbers, WeightDimensions, as_matrices, dimensions_of, fans, finite_or_zero, from_matrices
-from .leafwise import Leaves
-from .moments import bias_correction, decay_mean, widen, zeros_of_moments
+from .moments import decay_mean, widen, zeros_of_moments
 
 Preconditioning = Literal["frobenius", "spectral", "aol", "schatten"]
 Coefficients = tuple[float, float, float]
@@ -173,7 +173,8 @@ def scale_by_muon(
         wide, old = widen(leaves), tree.leaves(state.mu)
         count = state.count + 1
         mu = decay_mean(old, wide, beta)
-        momentum = _momentum(mu, wide, beta, count, nesterov, debias)
+        raw = leafwise.lerp(wide, mu, beta) if nesterov else mu
+        momentum = corrected_mean(mu, wide, beta, count, nesterov) if debias else raw
         out = []
         for leaf, dims in zip(momentum, state.dimensions, strict=True):
             matrices = _orthogonal(as_matrices(leaf, dims).to(ns_dtype or leaf.dtype), steps, preconditioning, eps)
@@ -183,15 +184,6 @@ def scale_by_muon(
         return tree.unflatten(structure, out), ScaleByMuonState(count, tree.unflatten(structure, stored), state.dimensions)
 
     return GradientTransform(init, update, "scale_by_muon")
-
-
-def _momentum(mu: Leaves, updates: Leaves, beta: float, count: Tensor, nesterov: bool, debias: bool) -> Leaves:
-    if not debias:
-        return leafwise.lerp(updates, mu, beta) if nesterov else mu
-    if not nesterov:
-        return leafwise.div(mu, bias_correction(beta, count))
-    ahead = leafwise.mul(mu, beta / bias_correction(beta, count + 1))
-    return leafwise.add(ahead, leafwise.mul(updates, (1 - beta) / bias_correction(beta, count)))
 
 
 @tree.node(static=("dimensions",))
