@@ -222,6 +222,11 @@ def test_energy_errors_are_per_atom_and_every_graph_counts_once():
     assert result_of(EnergyErrors(), part) == pytest.approx(expected, rel=1e-15)
 
 
+def test_energy_errors_leave_out_graphs_outside_the_mask():
+    batch = {"energy": torch.zeros(2, 1), "num_nodes_per_graph": torch.tensor([1, 4]), "graph_mask": torch.tensor([True, False])}
+    assert result_of(EnergyErrors(), ({"energy": torch.tensor([[1.0], [8.0]])}, batch))["energy/mae_ev_per_atom"] == 1.0
+
+
 def test_energy_errors_say_what_the_batch_lacks():
     with pytest.raises(LossError, match="so the batch needs num_nodes_per_graph"):
         result_of(EnergyErrors(), ({"energy": torch.zeros(2, 1)}, {"energy": torch.zeros(2, 1)}))
