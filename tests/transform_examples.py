@@ -7,11 +7,12 @@ import torch
 from purestep import schedules
 from purestep.core import tree
 from purestep.core.transform import Gated, apply_updates
-from purestep.optimizers import OPTIMIZERS, adam, sgd
+from purestep.optimizers import OPTIMIZERS, adam, dpsgd, sgd
 from purestep.transforms import (
     TRANSFORMS,
     MuonDimensionNumbers,
     chain,
+    differentially_private_aggregate,
     inject_hyperparams,
     masked,
     measure_with_ema,
@@ -19,7 +20,10 @@ from purestep.transforms import (
     normalize,
     scale,
     scale_by_muon,
+    scale_by_shampoo,
     scale_by_shape,
+    scale_by_soap,
+    stateless,
     trace,
 )
 
@@ -48,6 +52,7 @@ ARGUMENTS = {
     "transforms.flatten": {"inner": adam(0.1)},
     "transforms.lookahead": {"fast_optimizer": adam(0.1), "sync_period": 2, "slow_step_size": 0.5, "reset_state": True},
     "transforms.mechanize": {"base_optimizer": adam(0.1)},
+    "transforms.master_weights": {"inner": adam(0.1)},
     "transforms.monitor": {"measures": {"norm": tree.global_norm, "mean_norm": measure_with_ema(tree.global_norm, 0.9)}},
     "transforms.named": {"name": "mine", "transform": adam(0.1)},
     "transforms.sam": {"optimizer": sgd(0.1), "adv_optimizer": chain(normalize(), sgd(0.05))},
@@ -64,15 +69,24 @@ ARGUMENTS = {
     "transforms.snapshot": {"measure_name": "norm", "measure": tree.global_norm},
     "transforms.split_real_and_imaginary": {"inner": adam(0.1)},
     "transforms.trace": {"decay": 0.9, "nesterov": True},
+    "optimizers.galore": {"rank": 2, "update_proj_gap": 2},
+    "transforms.scale_by_galore": {"rank": 2, "update_proj_gap": 2},
+    "transforms.scale_by_sophia": {"update_interval": 2},
 }
 # torch's convolution as a matrix of output channels
 DIMENSIONS = {"conv": MuonDimensionNumbers(reduction_axis=(1, 2, 3), output_axis=0)}
+# Gradients of two examples, for those that take one gradient of each.
+TWO_EXAMPLES = stateless(lambda updates, params: tree.map(lambda u: torch.stack([u, 2 * u]), updates), "two_examples")
 # Factories that take more than names and values.
 BUILDERS = {
     "transforms.inject_hyperparams": lambda: inject_hyperparams(adam)(0.1, b2=schedules.linear(0.9, 0.99, 10)),
     "transforms.named_chain": lambda: named_chain(("first", trace(0.9)), ("second", scale(-0.1))),
     "transforms.scale_by_muon": lambda: masked(scale_by_muon(weight_dimension_numbers=DIMENSIONS), ["*weight", "conv", "empty"]),
+    "transforms.scale_by_shampoo": lambda: masked(scale_by_shampoo(weight_dimension_numbers=DIMENSIONS), ["*weight", "conv", "empty"]),
     "transforms.scale_by_shape": lambda: masked(scale_by_shape(weight_dimension_numbers=DIMENSIONS), ["*weight", "conv", "empty"]),
+    "transforms.scale_by_soap": lambda: masked(scale_by_soap(weight_dimension_numbers=DIMENSIONS), ["*weight", "conv", "empty"]),
+    "transforms.differentially_private_aggregate": lambda: chain(TWO_EXAMPLES, differentially_private_aggregate(1.0, 0.1)),
+    "optimizers.dpsgd": lambda: chain(TWO_EXAMPLES, dpsgd(LEARNING_RATE, 1.0, 0.1), name="dpsgd"),
 }
 
 
@@ -108,6 +122,7 @@ def extras(params):
     """What a step may pass: the loss and what it was divided by, and for those that evaluate the loss again, how."""
     return {
         "value": quadratic(params),
+        "obj_fn": quadratic,
         "denominator": torch.tensor(2.0, dtype=torch.float64),
         "key": torch.tensor(5),
         "grad": gradient(params),

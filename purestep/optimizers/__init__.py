@@ -6,21 +6,54 @@ from ..transforms.model_based import momo, momo_adam
 from .adam_family import adam, adamw
 from .adam_relatives import amsgrad, lamb, nadam, nadamw, radam
 from .adam_successors import acprop, ademamix, adopt, simplified_ademamix
+from .adam_variants import adabelief, adamax, adamaxw, adan, novograd, yogi
 from .factored import adafactor, adafactor_torch
 from .gradient_descent import sgd
+from .gradient_only import (
+    adadelta,
+    fromage,
+    noisy_sgd,
+    optimistic_adam,
+    optimistic_adam_v2,
+    optimistic_gradient_descent,
+    polyak_sgd,
+    rprop,
+    sign_sgd,
+    signum,
+    sm3,
+)
 from .layerwise_adaptive import lars
-from .matrix_methods import muon
+from .matrix_methods import galore, muon, shampoo, soap
 from .parameter_free import cocob, dog, dowg, madgrad
+from .private import dpsgd
 from .root_mean_square import adagrad, rmsprop
 from .schedule_free_family import schedule_free_adamw, schedule_free_sgd
+from .second_order import sophia
 from .sign_methods import lion
 
 OPTIMIZERS = {
     # gradient descent
+    "sign_sgd": sign_sgd,
+    "signum": signum,
+    "noisy_sgd": noisy_sgd,
+    "optimistic_gradient_descent": optimistic_gradient_descent,
+    "optimistic_adam": optimistic_adam,
+    "optimistic_adam_v2": optimistic_adam_v2,
+    "polyak_sgd": polyak_sgd,
+    "rprop": rprop,
+    "fromage": fromage,
     "sgd": sgd,
     "lars": lars,
     "lion": lion,
     # running moments
+    "adadelta": adadelta,
+    "sm3": sm3,
+    "adamax": adamax,
+    "adamaxw": adamaxw,
+    "adabelief": adabelief,
+    "yogi": yogi,
+    "adan": adan,
+    "novograd": novograd,
     "adam": adam,
     "adamw": adamw,
     "nadam": nadam,
@@ -33,6 +66,9 @@ OPTIMIZERS = {
     "adafactor": adafactor,
     "adafactor_torch": adafactor_torch,
     # matrices
+    "soap": soap,
+    "shampoo": shampoo,
+    "galore": galore,
     "muon": muon,
     # schedule-free
     "schedule_free_sgd": schedule_free_sgd,
@@ -51,6 +87,9 @@ OPTIMIZERS = {
     "dowg": dowg,
     "cocob": cocob,
     "madgrad": madgrad,
+    # curvature
+    "dpsgd": dpsgd,
+    "sophia": sophia,
 }
 
 __all__ = ["OPTIMIZERS", *OPTIMIZERS]

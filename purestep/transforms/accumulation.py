@@ -18,18 +18,24 @@ LastWindow = Literal["partial", "carry", "drop"]
 Reduction = Literal["mean", "sum"]
 
 
-@tree.node(static=("last",))
+@tree.node(static=("last", "every"))
 class AccumulateState:
     """State of `accumulate`: sums over the open window, and counts."""
 
     total: Tree  # sum of updates times denominators; float32 or wider
     weight: Tensor  # 0-d float64, sum of denominators
     loss_total: Tensor  # 0-d float64, sum of losses times denominators
-    loss: Tensor  # 0-d float64, mean loss over the latest complete window; NaN before, and if the step passes no loss
+    loss: Tensor  # 0-d float64, mean loss over the latest complete window; 0 before, and if the step passes no loss
     micro_step: Tensor  # 0-d int64, batches in the open window
     windows: Tensor  # 0-d int64, windows emitted so far
     closing: Tensor  # 0-d bool: the epoch has ended, the next call emits the open window
     last: LastWindow
+    every: int | Callable[[Tensor], Tensor | int]
+
+    def waits(self) -> bool:
+        """Whether the next batch will leave the window open; looks at the device, so it is for the host to ask between batches."""
+        every = int(self.every(self.windows)) if callable(self.every) else self.every
+        return not bool(self.closing) and int(self.micro_step) + 1 < every
 
     @property
     def metrics(self) -> Mapping[str, Tensor]:
@@ -54,7 +60,7 @@ class AccumulateState:
         )
 
     def _with(self, **changes: Any) -> "AccumulateState":
-        fields = ("total", "weight", "loss_total", "loss", "micro_step", "windows", "closing", "last")
+        fields = ("total", "weight", "loss_total", "loss", "micro_step", "windows", "closing", "last", "every")
         return AccumulateState(**{field: changes.get(field, getattr(self, field)) for field in fields})
 
 
@@ -91,7 +97,7 @@ def accumulate(
         nothing, none = scalar_like(params, 0.0), scalar_like(params, 0, torch.int64)
         closing = scalar_like(params, False, torch.bool)
         total = zeros_of_moments(params, accumulator_dtype)
-        return AccumulateState(total, nothing, nothing.clone(), nothing + float("nan"), none, none.clone(), closing, last)
+        return AccumulateState(total, nothing, nothing.clone(), nothing.clone(), none, none.clone(), closing, last, every)
 
     def update(
         updates: Tree,
@@ -126,6 +132,7 @@ def accumulate(
             windows=state.windows + emits,
             closing=torch.zeros_like(state.closing),
             last=last,
+            every=every,
         )
         out = totals if reduction == "sum" else leafwise.div(totals, weight)
         return Gated(tree.unflatten(structure, out), emits, torch.zeros_like(emits)), new
@@ -139,11 +146,11 @@ def batch_sums(leaves: Leaves, like: Leaves, value: Tensor | float | None, denom
     Args:
         leaves: The updates.
         like: The sums so far, whose dtypes and device hold.
-        value: The loss; NaN if the step passes none.
+        value: The loss; 0 if the step passes none.
         denominator: What the loss was divided by; 1 if the step passes none.
     """
     nothing = torch.zeros_like(like[-1])
     weight = nothing + (1.0 if denominator is None else denominator)
-    loss = nothing + (float("nan") if value is None else value)
+    loss = nothing if value is None else nothing + value
     wide = leafwise.cast(leaves, [total.dtype for total in like[:-2]])
     return [*leafwise.mul(wide, weight), weight, weight * loss]

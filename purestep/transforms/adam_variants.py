@@ -144,7 +144,7 @@ class ScaleByNadamState(NamedTuple):
     """State of `scale_by_nadam`."""
 
     count: Tensor  # 0-d int64, updates so far
-    momentum_product: Tensor  # 0-d float64, product of the momenta so far
+    momentum_product: Tensor  # 0-d, product of the momenta so far; of torch's default dtype, as torch.optim.NAdam keeps it
     mu: Tree  # running mean of updates
     nu: Tree  # running mean of squared updates
 
@@ -174,7 +174,7 @@ def scale_by_nadam(
         return b1 * (1 - 0.5 * torch.exp(count.double() * (momentum_decay * math.log(0.96))))
 
     def init(params: Tree) -> ScaleByNadamState:
-        count, product = scalar_like(params, 0, torch.int64), scalar_like(params, 1.0)
+        count, product = scalar_like(params, 0, torch.int64), scalar_like(params, 1.0, torch.get_default_dtype())
         return ScaleByNadamState(count, product, zeros_of_moments(params, mu_dtype), zeros_of_squares(params))
 
     def update(updates: Tree, state: ScaleByNadamState, params: Tree = None, **extra: Any) -> tuple[Tree, ScaleByNadamState]:
@@ -182,13 +182,14 @@ def scale_by_nadam(
         wide, old_mu = widen(leaves), tree.leaves(state.mu)
         count = state.count + 1
         now, ahead = momentum(count), momentum(count + 1)
-        product = state.momentum_product * now
+        stored_product = state.momentum_product * now.to(state.momentum_product.dtype)
+        product = stored_product.double()
         mu, nu = decay_mean(old_mu, wide, b1), decay_squares(tree.leaves(state.nu), wide, b2)
         mean = leafwise.add(leafwise.mul(wide, (1 - now) / (1 - product)), leafwise.mul(mu, ahead / (1 - product * ahead)))
         out = leafwise.div(mean, adam_denominator(nu, bias_correction(b2, count), torch.ones_like(product), eps, 0.0))
         stored = leafwise.cast(mu, [m.dtype for m in old_mu])
         return tree.unflatten(structure, out), ScaleByNadamState(
-            count, product, tree.unflatten(structure, stored), tree.unflatten(structure, nu)
+            count, stored_product, tree.unflatten(structure, stored), tree.unflatten(structure, nu)
         )
 
     return GradientTransform(init, update, "scale_by_nadam")

@@ -13,7 +13,7 @@ from ..core.transform import GradientTransform
 from ..core.tree import Tree
 from .adam_variants import Convention, check_convention
 from .block_norms import block_rms
-from .moments import magnitude_squared, wide_dtype, widen
+from .moments import magnitude_squared, real_dtype, widen
 from .parameters import wide_params
 
 
@@ -70,7 +70,7 @@ def scale_by_factored_rms(
         return factored_dims(tuple(leaf.shape), min_dim_size_to_factor, convention) if factored else None
 
     def zeros(leaf: Tensor, shape: Sequence[int]) -> Tensor:
-        return leaf.new_zeros(tuple(shape), dtype=wide_dtype(leaf.dtype).to_real())
+        return leaf.new_zeros(tuple(shape), dtype=real_dtype(leaf.dtype))
 
     def mean_over(which: int, leaf: Tensor) -> Tensor:
         dims = dims_of(leaf)

@@ -20,6 +20,12 @@ def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
+def real_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of magnitudes: `wide_dtype`, and real for a complex one."""
+    wide = wide_dtype(dtype)
+    return {torch.complex64: torch.float32, torch.complex128: torch.float64}.get(wide, wide)
+
+
 def zeros_of_moments(params: Tree, dtype: torch.dtype | None = None) -> Tree:
     """Zeros of the shapes of `params`, of `dtype` or else float32 and wider."""
     return tree.map(lambda p: torch.zeros_like(p, dtype=dtype or wide_dtype(p.dtype)), params)
@@ -27,7 +33,7 @@ def zeros_of_moments(params: Tree, dtype: torch.dtype | None = None) -> Tree:
 
 def zeros_of_squares(params: Tree) -> Tree:
     """Zeros for squared magnitudes: real, float32 or wider."""
-    return tree.map(lambda p: torch.zeros_like(p, dtype=wide_dtype(p.dtype).to_real()), params)
+    return tree.map(lambda p: torch.zeros_like(p, dtype=real_dtype(p.dtype)), params)
 
 
 def widen(updates: Sequence[Tensor]) -> Leaves:
