@@ -169,7 +169,7 @@ class _Run:
         return self.close_epoch(now) if complete else now
 
     def one_batch(self, now: _Moment, batch: Any) -> _Moment:
-        state, metrics = self.step(now.state, batch)
+        state, metrics = _cheapest(self.step, now.state)(now.state, batch)
         before = now.step_count
         now = now.replace(
             state=state, metrics=metrics, summary=None, batch_count=now.batch_count + 1, epoch_step_count=now.epoch_step_count + 1
@@ -234,6 +234,11 @@ class _Run:
         answers = [listener(event) for listener in self.listeners]
         asked = next((answer for answer in answers if isinstance(answer, Stop)), None)
         return now if now.stop is not None or asked is None else now.replace(stop=asked)
+
+
+def _cheapest(step: Any, state: TrainState) -> Step:
+    """The form of the step to run at this state; asking is free where the state is on the host."""
+    return step.at(state) if hasattr(step, "at") and state.seed.device.type == "cpu" else step
 
 
 def _size(batches: Any) -> int | None:

@@ -72,11 +72,12 @@ class Compiled:
         """Call the function, capturing it first where this kind of arguments is new."""
         if args:
             check_not_consumed(args[0], "compiled step")
+        step = self._step.at(args[0]) if args and hasattr(self._step, "at") else self._step
         leaves, spec = tree.flatten((args, kwargs))
-        key = (spec, tuple([_kind(leaf) for leaf in leaves]))
+        key = (step, spec, tuple([_kind(leaf) for leaf in leaves]))
         graph = next((graph for graph in self._graphs.get(key, ()) if graph.holds(leaves)), None)
         if graph is None:
-            graph = self._capture(key, leaves, spec)
+            graph = self._capture(key, leaves)
         result = graph.run(leaves)
         if self._donate:
             mark_consumed(args[0])
@@ -86,15 +87,16 @@ class Compiled:
         """All captures so far, in order."""
         return list(self._records)
 
-    def _capture(self, key: Any, leaves: list[Any], spec: Any) -> Graph:
+    def _capture(self, key: Any, leaves: list[Any]) -> Graph:
+        step, spec, _ = key
         reason = self._why(key)
-        if self._graphs and self._on_recompile != "ignore":
+        if any(known == step for known, *_ in self._graphs) and self._on_recompile != "ignore":
             message = f"the compiled step needs capture number {len(self._records) + 1}: {reason}"
             if self._on_recompile == "error":
                 raise RecompileError(f"{message}; pad batches to few sizes, or pass on_recompile='warn'")
             warnings.warn(message, stacklevel=3)
         capture = capture_by_trace if self._engine == "trace" else capture_by_dynamo
-        graph = capture(self._step, leaves, spec, self._donate, self._backend)
+        graph = capture(step, leaves, spec, self._donate, self._backend)
         self._graphs.setdefault(key, []).append(graph)
         self._records.append(dataclasses.replace(graph.record, reason=reason))
         return graph
@@ -104,12 +106,14 @@ class Compiled:
             return "first call"
         if key in self._graphs:
             return f"a number that the step reads from a tensor changed: {self._graphs[key][-1].reads()}"
-        spec, kinds = key
-        known = [old for old in self._graphs if old[0] == spec]
+        step, spec, kinds = key
+        if all(known != step for known, *_ in self._graphs):
+            return "another form of the step, for batches that leave an accumulation window open"
+        known = [old for old in self._graphs if old[:2] == (step, spec)]
         if not known:
             return "the structure of the arguments changed"
         names = tree.paths(tree.unflatten(spec, kinds)) if not any(isinstance(kind, tuple) for kind in kinds) else None
-        nearest = min((old[1] for old in known), key=lambda old: sum(a != b for a, b in zip(old, kinds, strict=True)))
+        nearest = min((old[2] for old in known), key=lambda old: sum(a != b for a, b in zip(old, kinds, strict=True)))
         i = next(i for i, (a, b) in enumerate(zip(nearest, kinds, strict=True)) if a != b)
         where = names[i] if names else f"leaf {i}"
         return f"{where} was {nearest[i]}, is {kinds[i]}"

@@ -7,7 +7,7 @@ here are the stages after it, gates, counters and metrics, the same for both.
 import dataclasses
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,6 +28,16 @@ EXTRAS = frozenset({"value", "denominator", "counters", "key", "ranks"})
 """What the step passes to the chain beside updates, state and parameters."""
 
 
+class _Update(NamedTuple):
+    """What became of a gradient."""
+
+    trainable: Tree
+    opt_state: Any
+    updates: Tree
+    applied: Tensor | None  # 0-d bool; None: nothing can veto
+    reject: Tensor | None  # 0-d bool; None: the batch cannot be bad
+
+
 def build_step(
     objective: Objective,
     optimizer: GradientTransform,
@@ -36,6 +46,9 @@ def build_step(
     engine: Engine = "auto",
 ) -> Step:
     """Put the step together.
+
+    The step has an attribute `at(state)`, for the host to ask between batches: a step of less work with the same result at this state,
+    or the step itself. Where a chain begins with `accumulate` and the window will stay open, nothing behind it need be computed.
 
     Raises:
         HookError: If a hook cannot run inside the step.
@@ -48,7 +61,7 @@ def build_step(
         raise ValueError(f"microbatches must be at least 1, got {microbatches}")
     known: set[str] = set()  # paths found unreached; a fact about the program, like a compilation cache
 
-    def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
+    def run(update: Callable[..., _Update], state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
         cuts = objective.cut(batch, microbatches)
         gradient, cut = gradient_over_cuts(objective, optimizer, hooks, engine, state, cuts)
         if torch.compiler.is_dynamo_compiling():
@@ -56,24 +69,56 @@ def build_step(
         _warn_unreached(gradient.unreached, known)
         ctx, states = _observe_gradient(hooks, optimizer, state, cut, gradient)
         trainable, rest = objective.split(state.params)
-        result, opt_state = optimizer.update(gradient.grads, state.opt_state, trainable, **_extras(objective, optimizer, state, cut.loss))
-        gated = isinstance(result, Gated)
-        applied = result.apply if gated else None
-        new_trainable = apply_updates(trainable, result)
-        if gradient.unreached:
-            new_trainable, opt_state = _put_back(gradient.unreached, (trainable, state.opt_state), (new_trainable, opt_state))
-        params = objective.join(new_trainable, rest)
+        new = update(optimizer, gradient, state, trainable, _extras(objective, optimizer, state, cut.loss))
+        params = objective.join(new.trainable, rest)
         buffers = objective.merge_buffers(state.buffers, cut.buffers)
-        ctx = ctx.replace(params=params, buffers=buffers, updates=result.updates if gated else result, applied=applied)
+        ctx = ctx.replace(params=params, buffers=buffers, updates=new.updates, applied=new.applied)
         states, ctx = run_hooks(hooks, Stage.AFTER_OPTIMIZER_STEP, states, ctx)
-        counters = count_batch(state.counters, applied, objective.ranks.world_size)
-        metrics = {**ctx.metrics, **_update_metrics(objective, optimizer, opt_state, gradient.grads, state, applied)}
+        counters = count_batch(state.counters, new.applied, objective.ranks.world_size)
+        metrics = {**ctx.metrics, **_update_metrics(objective, optimizer, new.opt_state, gradient.grads, state, new.applied)}
         states, ctx = run_hooks(hooks, Stage.AFTER_BATCH, states, ctx.replace(counters=counters, metrics=metrics))
-        if gated:  # a rejected batch leaves no trace in buffers and hooks either
-            buffers, states = tree.where(~result.reject, (buffers, states), (state.buffers, state.hook_state))
-        return TrainState(params, buffers, opt_state, states, counters, state.seed, state.aliases), ctx.metrics
+        if new.reject is not None:  # a rejected batch leaves no trace in buffers and hooks either
+            buffers, states = tree.where(~new.reject, (buffers, states), (state.buffers, state.hook_state))
+        return TrainState(params, buffers, new.opt_state, states, counters, state.seed, state.aliases), ctx.metrics
 
+    def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
+        return run(_full_update, state, batch)
+
+    def waiting_step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
+        return run(_waiting_update, state, batch)
+
+    def at(state: TrainState) -> Step:
+        return waiting_step if _waits(optimizer, state) else step
+
+    step.at = at  # type: ignore[attr-defined]
     return step
+
+
+def _full_update(optimizer: GradientTransform, gradient: Gradient, state: TrainState, trainable: Tree, extras: dict[str, Any]) -> _Update:
+    result, opt_state = optimizer.update(gradient.grads, state.opt_state, trainable, **extras)
+    new = apply_updates(trainable, result)
+    if gradient.unreached:
+        new, opt_state = _put_back(gradient.unreached, (trainable, state.opt_state), (new, opt_state))
+    if isinstance(result, Gated):
+        return _Update(new, opt_state, result.updates, result.apply, result.reject)
+    return _Update(new, opt_state, result, None, None)
+
+
+def _waiting_update(
+    optimizer: GradientTransform, gradient: Gradient, state: TrainState, trainable: Tree, extras: dict[str, Any]
+) -> _Update:
+    """The same while the first part, `accumulate`, waits: it adds the gradient to its sums, everything else stays as it is."""
+    first = optimizer.parts[0]
+    _, added = first.update(gradient.grads, state.opt_state[first.name], trainable, **extras)
+    if gradient.unreached:
+        added = _put_back(gradient.unreached, state.opt_state[first.name], added)
+    silent = tree.map(lambda p: torch.full_like(p, -0.0), trainable)
+    return _Update(trainable, {**state.opt_state, first.name: added}, silent, scalar_like(trainable, False, torch.bool), None)
+
+
+def _waits(optimizer: GradientTransform, state: TrainState) -> bool:
+    first = state.opt_state[optimizer.parts[0].name] if optimizer.parts else None
+    return hasattr(first, "waits") and first.waits()
 
 
 # --- around the update --------------------------------------------------------------------------------------------
