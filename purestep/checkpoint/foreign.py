@@ -42,7 +42,7 @@ def read_safetensors(path: str | os.PathLike) -> dict[str, Tensor]:
             if disk.read_into(fd, memoryview(tensorfile.byte_view(tensor).data)) != entry.end - entry.begin:
                 raise CheckpointFormatError(f"{where}: ends within {entry.name!r}")
             tensors[entry.name] = tensor
-    return without_wrapper(tensors)
+    return tensors
 
 
 def read_directory(directory: str) -> dict[str, Tensor]:
@@ -53,7 +53,7 @@ def read_directory(directory: str) -> dict[str, Tensor]:
         CheckpointFormatError: If a tensor is not in the file that the index names.
     """
     if not os.path.lexists(os.path.join(directory, INDEX)):
-        return read_safetensors(os.path.join(directory, "model.safetensors"))
+        return without_wrapper(read_safetensors(os.path.join(directory, "model.safetensors")))
     try:
         index = strictjson.load(disk.read_small(directory, INDEX, _MAX_INDEX_BYTES))
         weight_map = dict(index["weight_map"])
@@ -67,7 +67,7 @@ def read_directory(directory: str) -> dict[str, Tensor]:
     lost = [name for name, file in weight_map.items() if name not in files[file]]
     if lost:
         raise CheckpointFormatError(f"{directory}: {lost[0]!r} is not in {weight_map[lost[0]]!r}, as {INDEX} says")
-    return {name: files[file][name] for name, file in weight_map.items()}
+    return without_wrapper({name: files[file][name] for name, file in weight_map.items()})
 
 
 def read_state_dict(path: str | os.PathLike, key: str | None = None) -> dict[str, Tensor]:
@@ -96,8 +96,9 @@ def read_state_dict(path: str | os.PathLike, key: str | None = None) -> dict[str
 
 
 def without_wrapper(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Names as they are without `torch.compile`, which puts `_orig_mod.` into them."""
-    return {name.replace("_orig_mod.", ""): tensor for name, tensor in tensors.items()}
+    """Names as they are without `torch.compile`, which puts `_orig_mod.` into them; left alone if two would become one."""
+    plain = {name.replace("_orig_mod.", ""): tensor for name, tensor in tensors.items()}
+    return plain if len(plain) == len(tensors) else dict(tensors)
 
 
 def _at_key(content: Any, key: str | None, path: str) -> Mapping:

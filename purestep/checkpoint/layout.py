@@ -59,7 +59,7 @@ def place(state: Any) -> list[Placed]:
     Raises:
         CheckpointSaveError: If a leaf cannot be stored, or two of them would have one name.
     """
-    placed = [_place_leaf(path, leaf, is_training_state(state)) for path, leaf in tree.items(state)]
+    placed = [place_leaf(path, leaf, is_training_state(state)) for path, leaf in tree.items(state)]
     seen: dict[tuple[str, str], str] = {}
     for item in placed:
         other = seen.setdefault((item.file, item.name), item.path)
@@ -68,7 +68,12 @@ def place(state: Any) -> list[Placed]:
     return placed
 
 
-def _place_leaf(path: str, leaf: Any, has_model: bool) -> Placed:
+def place_leaf(path: str, leaf: Any, has_model: bool) -> Placed:
+    """Assign a file and a name to one leaf.
+
+    Raises:
+        CheckpointSaveError: If it cannot be stored.
+    """
     problem = tensorfile.name_problem(path) or leaf_problem(leaf)
     if problem:
         raise CheckpointSaveError(f"leaf {path!r} {problem}")

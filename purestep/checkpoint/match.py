@@ -80,13 +80,13 @@ def match(manifest: Manifest, like: Any, tolerance: Tolerance, path_map: PathMap
     targets = dict(tree.items(like))
     saved = rename_leaves(manifest.leaves, path_map)
     lost, foreign = [path for path in targets if path not in saved], [path for path in saved if path not in targets]
-    kept = _covered(tolerance.missing, lost)
+    kept = covered(tolerance.missing, lost)
     lines = [f"missing in checkpoint: {path} ({_describe(targets[path])})" for path in lost if path not in kept]
-    dropped = _covered(tolerance.extra, foreign)
+    dropped = covered(tolerance.extra, foreign)
     lines += [f"unexpected in checkpoint: {path} ({_describe_saved(saved[path])})" for path in foreign if path not in dropped]
     lines += _renaming_hints(targets, saved, [p for p in lost if p not in kept], [p for p in foreign if p not in dropped])
     shared = [path for path in targets if path in saved]
-    castable = _covered(tolerance.cast, shared)
+    castable = covered(tolerance.cast, shared)
     for path in shared:
         lines += _differences(path, saved[path], targets[path], path in castable)
     lines += _alias_differences(manifest, like)
@@ -99,8 +99,8 @@ def match(manifest: Manifest, like: Any, tolerance: Tolerance, path_map: PathMap
     return [Match(path, leaf, saved.get(path)) for path, leaf in targets.items()]
 
 
-def _covered(patterns: Sequence[str], paths: Iterable[str]) -> set[str]:
-    """Paths that a pattern covers; a pattern need not fit anything, since what it allows need not occur."""
+def covered(patterns: Sequence[str], paths: Iterable[str]) -> set[str]:
+    """Paths that a pattern covers. A pattern need not fit anything, since what it allows need not occur."""
     expressions = [re.compile(fnmatch.translate(pattern.replace("[", "[[]"))) for pattern in patterns]
     return {path for path in paths if any(expression.match(path) for expression in expressions)}
 

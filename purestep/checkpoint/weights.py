@@ -52,7 +52,9 @@ def load_weights(
     """
     path = os.path.abspath(os.fspath(path))
     if os.path.isfile(path):
-        return foreign.read_state_dict(path, key) if foreign.is_torch_file(path) else foreign.read_safetensors(path)
+        return (
+            foreign.read_state_dict(path, key) if foreign.is_torch_file(path) else foreign.without_wrapper(foreign.read_safetensors(path))
+        )
     if is_checkpoint(path) or (os.path.isdir(path) and candidates(path)):
         return with_checkpoint(path, lambda checkpoint: read_weights(checkpoint, verify), step=step)
     if any(os.path.lexists(os.path.join(path, name)) for name in (foreign.INDEX, "model.safetensors")):
