@@ -19,8 +19,8 @@ main = click.version_option(__version__, prog_name="purestep")(
     Program(
         COMMANDS,
         name="purestep",
-        help="Train PyTorch models with pure functions.\n\n\b\n  purestep demo      train on molecules, be killed, resume bitwise\n"
-        "  purestep doctor    say what this machine has\n",
+        help="Train PyTorch models with pure functions.\n\n\b\n  purestep demo            the whole of it on real molecules, in minutes\n"
+        "  purestep demo --help     what a command can do",
     )
 )
 """The program; `purestep` and `python -m purestep` call it."""

@@ -20,6 +20,7 @@ SETTINGS = ("OMP_", "MKL_", "CUDA_", "CUBLAS_", "NCCL_", "TORCH", "PYTORCH_", "P
 
 @click.command(
     "doctor",
+    short_help="Say what this machine has.",
     help="""Say what this machine has: Python, torch, devices, compiler, packages, disk.
 
     \b

@@ -25,12 +25,12 @@ class Program(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names, in the order of the table."""
-        return list(self._modules)
+        return [*self._modules, *super().list_commands(ctx)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command that is asked for."""
         module = self._modules.get(cmd_name)
-        return None if module is None else import_module(f".{module}", __package__).command
+        return super().get_command(ctx, cmd_name) if module is None else import_module(f".{module}", __package__).command
 
     def main(self, *args: Any, **settings: Any) -> Any:
         """Run, and exit with the code that the outcome has; with `standalone_mode=False` as click does."""

@@ -5,7 +5,7 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, Self, TextIO, get_args
 
 from torch import Tensor
@@ -32,7 +32,7 @@ class ConsoleProgress:
         title: Stands before the live line, and names the run in the plain ones.
         unit: What a sample is called.
         count_samples: Samples of a batch, from what the host knows of it; see `num_samples`.
-        validation_metrics: Names of metrics of validation to show beside the loss.
+        validation_metrics: Metrics of validation to show beside the loss: what to call each, by name.
         seconds_between_lines: Least time between two plain lines; the last one of a run is always written.
         file: Where to write; stderr by default, because stdout is for results.
         clock: Seconds that never go back.
@@ -46,14 +46,14 @@ class ConsoleProgress:
         title: str = "",
         unit: str = "samples",
         count_samples: Callable[[Any], int] | None = None,
-        validation_metrics: Sequence[str] = (),
+        validation_metrics: Mapping[str, str] | None = None,
         seconds_between_lines: float = 10.0,
         file: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
         self._recorder = Recorder(every_n_batches)
         self._display = _display(mode, title, sys.stderr if file is None else file, seconds_between_lines, clock)
-        self._unit, self._clock, self._validation_metrics = unit, clock, tuple(validation_metrics)
+        self._unit, self._clock, self._validation_metrics = unit, clock, dict(validation_metrics or {})
         self._count_samples = num_samples if count_samples is None else count_samples
         self._samples = 0
         self._reports: collections.deque[_Report] = collections.deque(maxlen=_REPORTS_OF_A_RATE)
@@ -70,6 +70,10 @@ class ConsoleProgress:
             self._show(record, event)
         if event.stage is Stage.AFTER_TRAINING:
             self.close()
+
+    def note(self, text: str) -> None:
+        """Write a line of text; in a terminal it stands above the live line."""
+        self._display.note(text)
 
     def close(self) -> None:
         """Leave the terminal as it was; calling it twice is fine."""
@@ -90,7 +94,8 @@ class ConsoleProgress:
         self._reports.append(now)
         progress = goal(record.batch, record.step, event.target, event.num_batches)
         left = remaining_seconds(progress, now.batch - before.batch, now.seconds - before.seconds)
-        rate = (now.samples - before.samples) / (now.seconds - before.seconds) if now.seconds > before.seconds else None
+        measured = now.batch > before.batch and now.seconds > before.seconds
+        rate = (now.samples - before.samples) / (now.seconds - before.seconds) if measured else None
         self._display.show(progress, f"{count_text(record, event)}  {metrics_text(record.values)}{self._pace_text(rate, left)}")
 
     def _pace_text(self, rate: float | None, left: float | None) -> str:
@@ -134,11 +139,12 @@ def metrics_text(values: Mapping[str, float]) -> str:
     return "  ".join(f"{name} {value:{form}}" for name, value, form in shown if value is not None)
 
 
-def validation_text(values: Mapping[str, float], chosen: Sequence[str] = ()) -> str:
+def validation_text(values: Mapping[str, float], chosen: Mapping[str, str]) -> str:
     """The validated loss, and the chosen ones of the other metrics."""
     total = values.get("validation/loss/total")
-    shown = [(name, value) for name in chosen if (value := values.get(f"validation/{name}")) is not None]
-    return "  ".join(["validation" if total is None else f"validation loss {total:.4g}", *(f"{name} {value:.4g}" for name, value in shown)])
+    shown = [(label, value) for name, label in chosen.items() if (value := values.get(f"validation/{name}")) is not None]
+    loss = "validation" if total is None else f"validation loss {total:.4g}"
+    return "  ".join([loss, *(f"{label} {value:.3g}" for label, value in shown)])
 
 
 # --- displays -----------------------------------------------------------------------------------------------------
@@ -219,7 +225,7 @@ class _LiveLine:
         self._progress.update(self._task, completed=progress.done, total=progress.total, text=text, refresh=True)
 
     def note(self, text: str) -> None:
-        self._console.print(text, markup=False)
+        self._console.print(text, markup=False, soft_wrap=True)
 
     def close(self) -> None:
         if self._started:

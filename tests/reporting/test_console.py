@@ -113,3 +113,19 @@ def test_an_unknown_mode_is_refused():
 def test_samples_are_counted_from_shapes():
     graphs = ps.AtomicBatch(torch.zeros(3, 3), torch.ones(3), torch.tensor([0, 0, 1]), torch.tensor([0, 2, 3]))
     assert [num_samples(batch) for batch in (graphs, {"x": torch.zeros(5, 2)}, torch.zeros(()))] == [2, 5, 1]
+
+
+def test_metrics_of_a_validation_are_shown_under_the_names_given():
+    file = io.StringIO()
+    progress = ConsoleProgress(mode="plain", file=file, validation_metrics={"energy/mae": "energy eV", "absent": "nothing"})
+    progress(event(Stage.AFTER_VALIDATION, batch=7, validation={"loss/total": 0.5, "energy/mae": 0.25, "forces/mae": 3.0}))
+    assert file.getvalue().endswith(" step 7  validation loss 0.5  energy eV 0.25\n")
+
+
+def test_a_note_stands_on_a_line_of_its_own_above_the_live_one(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    file = Terminal()
+    with ConsoleProgress(every_n_batches=1, file=file) as progress:
+        progress(event(metrics=METRICS))
+        progress.note("half-way")
+    assert re.search(r"\x1b\[2Khalf-way *\n", file.getvalue())

@@ -24,6 +24,7 @@ PROGRESS = ("auto", "rich", "plain", "none")
 
 @click.command(
     "demo",
+    short_help="Train on molecules, be killed, resume bitwise.",
     help="""Train a small equivariant potential on energies and forces of molecules that come with the package.
 
     \b

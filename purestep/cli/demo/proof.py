@@ -15,12 +15,10 @@ from ...checkpoint import load, save
 from ...core import tree
 from ...core.event import Event
 from ...core.hook import Stage
-from ...reporting import read_metrics
+from ...reporting import ConsoleProgress, read_metrics
 from ...reporting.jsonl import WALL_CLOCK
 from .. import documents
-from ..exits import tell
 from . import layout
-from .recipe import Recipe
 
 
 class Kill:
@@ -31,17 +29,17 @@ class Kill:
     Args:
         run_dir: Of the run.
         at: The batch.
-        before: What must be put in order before, so that the terminal stays usable.
+        progress: Is closed before, so that the terminal stays usable.
     """
 
-    def __init__(self, run_dir: str, at: int, before: Any):
-        self._run_dir, self._at, self._before = run_dir, at, before
+    def __init__(self, run_dir: str, at: int, progress: ConsoleProgress):
+        self._run_dir, self._at, self._progress = run_dir, at, progress
 
     def __call__(self, event: Event) -> None:
         """Kill, if this is the moment."""
         if event.stage is Stage.AFTER_BATCH and event.batch_count == self._at:
             save(os.path.join(self._run_dir, layout.KILLED), event.state, extra={"pid": os.getpid()})
-            self._before.close()
+            self._progress.close()
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -50,11 +48,12 @@ class Comparison:
 
     Args:
         run_dir: Of the run.
-        recipe: Says at which batch.
+        at: The batch.
+        progress: Is told what came out.
     """
 
-    def __init__(self, run_dir: str, recipe: Recipe):
-        self._run_dir, self._at = run_dir, recipe.kill_at
+    def __init__(self, run_dir: str, at: int, progress: ConsoleProgress):
+        self._run_dir, self._at, self._progress = run_dir, at, progress
         self._resumed_at = 0
 
     def __call__(self, event: Event) -> None:
@@ -76,7 +75,7 @@ class Comparison:
             "bitwise": not leaves and before == after and len(before) > 0,
         }
         documents.write(os.path.join(self._run_dir, layout.PROOF), proof)
-        tell(proof_text(proof))
+        self._progress.note(proof_text(proof))
 
 
 def differing_leaves(one: Any, other: Any) -> list[str]:

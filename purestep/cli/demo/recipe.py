@@ -12,7 +12,7 @@ class Recipe:
     """The batch after which the first process is killed."""
     checkpoint_every: int
     validate_every_n_epochs: int
-    report_every: int = 10
+    report_every: int = 5
     batch_size: int = 32
     hidden_size: int = 32
     num_layers: int = 3

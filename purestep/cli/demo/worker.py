@@ -44,14 +44,14 @@ def _run(run_dir: str, part: str, progress_mode: str) -> int:
                 every_n_batches=recipe.report_every,
                 mode=cast("Mode", progress_mode),
                 unit="frames",
-                validation_metrics=("energy/mae_ev_per_atom", "forces/mae_ev_per_angstrom"),
+                validation_metrics={"energy/mae_ev_per_atom": "energy eV/atom", "forces/mae_ev_per_angstrom": "forces eV/Å"},
             )
         )
         root = os.path.join(run_dir, layout.CHECKPOINTS)
         checkpointer = stack.enter_context(Checkpointer(root, every_n_steps=recipe.checkpoint_every))
         state = _start(run_dir, pieces.training.init(recipe.seed, device), recipe, len(pieces.batches))
         log = JsonlWriter(os.path.join(run_dir, layout.METRICS), every_n_batches=recipe.report_every)
-        last = Kill(run_dir, recipe.kill_at, progress) if part == "first" else Comparison(run_dir, recipe)
+        last = Kill(run_dir, recipe.kill_at, progress) if part == "first" else Comparison(run_dir, recipe.kill_at, progress)
         # the log first, so that a checkpoint never knows more than it
         listeners: list[Listener] = [log, progress, checkpointer, last, stop]
         result = fit(

@@ -1,0 +1,41 @@
+import os
+
+import pytest
+
+from purestep.cli.exits import ExitCode, Refusal
+from purestep.cli.run_directory import claim, claim_numbered, next_free
+
+
+def test_an_empty_directory_can_be_claimed_and_a_missing_one_is_made(tmp_path):
+    assert claim(str(tmp_path)) == str(tmp_path)
+    assert os.path.isdir(claim(str(tmp_path / "deep" / "down")))
+
+
+@pytest.mark.parametrize("make", [lambda path: (path / "file").touch(), lambda path: (path / ".hidden").touch()])
+def test_a_directory_with_anything_in_it_is_refused(tmp_path, make):
+    make(tmp_path)
+    with pytest.raises(Refusal, match="not empty") as refused:
+        claim(str(tmp_path))
+    assert refused.value.code is ExitCode.PATH
+
+
+def test_a_file_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(Refusal, match="not a directory"):
+        claim(str(tmp_path / "file"))
+
+
+def test_numbered_directories_follow_each_other_and_are_never_shared(tmp_path):
+    (tmp_path / "demo-002").touch()
+    paths = [claim_numbered(str(tmp_path), "demo") for _ in range(2)]
+    assert [os.path.basename(path) for path in paths] == ["demo-001", "demo-003"]
+
+
+@pytest.mark.parametrize(
+    ("taken", "asked", "expected"), [([], "run", "run-002"), (["run-002"], "run", "run-003"), (["a-009", "a-010"], "a-009", "a-011")]
+)
+def test_the_next_free_name_counts_on(tmp_path, monkeypatch, taken, asked, expected):
+    monkeypatch.chdir(tmp_path)
+    for name in taken:
+        (tmp_path / name).mkdir()
+    assert next_free(asked) == expected
