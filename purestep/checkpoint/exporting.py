@@ -30,7 +30,7 @@ def export(
     config: Mapping[str, Any] | None = None,
     tied: Tied = "copied",
     step: int | str = "latest",
-    verify: Verify = "full",
+    verify: Verify = "crc",
 ) -> str:
     """Write the weights of a checkpoint as `model.safetensors` into a new directory.
 

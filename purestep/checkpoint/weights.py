@@ -40,7 +40,7 @@ class Pretrained(NamedTuple):
 
 
 def load_weights(
-    path: str | os.PathLike, *, step: int | str = "latest", verify: Verify = "full", key: str | None = None
+    path: str | os.PathLike, *, step: int | str = "latest", verify: Verify = "crc", key: str | None = None
 ) -> dict[str, Tensor]:
     """Parameters and buffers by dotted name, on the host; a tied name gives the same tensor as its holder.
 
@@ -62,7 +62,7 @@ def load_weights(
     raise NoCheckpointError(f"{path} is neither a checkpoint, nor a root of them, nor a file or directory of weights")
 
 
-def load_params(path: str | os.PathLike, *, step: int | str = "latest", verify: Verify = "full") -> dict[str, Tensor]:
+def load_params(path: str | os.PathLike, *, step: int | str = "latest", verify: Verify = "crc") -> dict[str, Tensor]:
     """The parameters alone of a checkpoint, by dotted name; neither buffers nor optimizer state are read.
 
     Args:
@@ -75,7 +75,7 @@ def load_params(path: str | os.PathLike, *, step: int | str = "latest", verify: 
     return with_checkpoint(path, read, step=step)
 
 
-def read_weights(checkpoint: Checkpoint, verify: Verify = "full", fields: Sequence[str] = layout.MODEL_FIELDS) -> dict[str, Tensor]:
+def read_weights(checkpoint: Checkpoint, verify: Verify = "crc", fields: Sequence[str] = layout.MODEL_FIELDS) -> dict[str, Tensor]:
     """Read the leaves of some fields of an open checkpoint, by the name they have within the field."""
     leaves = weight_leaves(checkpoint.manifest, fields)
     if not leaves:
