@@ -1,7 +1,6 @@
 """Finished optimizers: named chains of transforms; `OPTIMIZERS` is the table that the laws run over and a spec chooses from."""
 
 from ..transforms.estimated_distance import dadapt_adamw, prodigy
-from ..transforms.iterate_averaging import schedule_free_eval_params
 from ..transforms.model_based import momo, momo_adam
 from .adam_family import adam, adamw
 from .adam_relatives import amsgrad, lamb, nadam, nadamw, radam
@@ -22,13 +21,15 @@ from .gradient_only import (
     signum,
     sm3,
 )
+from .layerwise import layerwise_decay, matrices_only
 from .layerwise_adaptive import lars
 from .matrix_methods import galore, muon, shampoo, soap
 from .parameter_free import cocob, dog, dowg, madgrad
+from .plan import describe
 from .private import dpsgd
 from .root_mean_square import adagrad, rmsprop
 from .schedule_free_family import schedule_free_adamw, schedule_free_sgd
-from .second_order import sophia
+from .second_order import lbfgs, sophia
 from .sign_methods import lion
 
 OPTIMIZERS = {
@@ -88,8 +89,9 @@ OPTIMIZERS = {
     "cocob": cocob,
     "madgrad": madgrad,
     # curvature
+    "lbfgs": lbfgs,
     "dpsgd": dpsgd,
     "sophia": sophia,
 }
 
-__all__ = ["OPTIMIZERS", *OPTIMIZERS]
+__all__ = ["OPTIMIZERS", "describe", "layerwise_decay", "matrices_only", *OPTIMIZERS]

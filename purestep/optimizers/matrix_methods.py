@@ -123,7 +123,7 @@ def soap(
     where = {"weight_dimension_numbers": weight_dimension_numbers, "layout": layout}
     matrices = scale_by_soap(b1, b2, shampoo_beta, eps, max_precond_dim, **where)
     return chain(
-        _matrices_and_others(matrices, fallback or scale_by_adam(b1, b2, eps), **where, name="scale"),
+        _matrices_and_others(matrices, fallback or scale_by_adam(b1, b2, eps), **where, name="preconditioner"),
         add_decayed_weights(weight_decay, mask),
         scale_by_learning_rate(learning_rate),
         name="soap",
@@ -157,7 +157,7 @@ def shampoo(
     where = {"weight_dimension_numbers": weight_dimension_numbers, "layout": layout}
     matrices = scale_by_shampoo(b2, eps, max_precond_dim, graft=graft, **where)
     return chain(
-        _matrices_and_others(matrices, fallback or scale_by_rss(0.0, eps), **where, name="scale"),
+        _matrices_and_others(matrices, fallback or scale_by_rss(0.0, eps), **where, name="preconditioner"),
         trace(momentum),
         add_decayed_weights(weight_decay, mask),
         scale_by_learning_rate(learning_rate),

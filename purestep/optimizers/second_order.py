@@ -1,4 +1,4 @@
-"""Optimizers that estimate curvature: Sophia."""
+"""Optimizers that estimate curvature: Sophia from samples, L-BFGS from the past."""
 
 import torch
 
@@ -7,7 +7,9 @@ from ..core.selection import Mask
 from ..core.transform import GradientTransform, chain
 from ..transforms.clipped_newton import scale_by_sophia
 from ..transforms.decay import add_decayed_weights
-from ..transforms.scaling import scale_by_learning_rate
+from ..transforms.quasi_newton import scale_by_lbfgs
+from ..transforms.scaling import scale, scale_by_learning_rate
+from ..transforms.zoom_search import scale_by_zoom_linesearch
 
 
 def sophia(
@@ -37,3 +39,27 @@ def sophia(
         scale_by_learning_rate(learning_rate),
         name="sophia",
     )
+
+
+_ZOOM = scale_by_zoom_linesearch(20, initial_guess_strategy="one")
+
+
+def lbfgs(
+    learning_rate: ScalarOrSchedule | None = None,
+    memory_size: int = 10,
+    scale_init_precond: bool = True,
+    linesearch: GradientTransform | None = _ZOOM,
+) -> GradientTransform:
+    """Step along L-BFGS directions, as far as a line search says; for full batches, relaxations and the like.
+
+    With a line search it needs `value`, `grad` and `value_fn`, see `scale_by_zoom_linesearch`. `torch.optim.LBFGS` finds its steps
+    inside one call, by a closure, and is not the same sequence.
+
+    Args:
+        learning_rate: Factor on the direction; 1 by default.
+        memory_size: And `scale_init_precond`: see `scale_by_lbfgs`.
+        linesearch: Zoom with up to 20 evaluations by default; None takes steps of length `learning_rate`.
+    """
+    downhill = scale(-1.0) if learning_rate is None else scale_by_learning_rate(learning_rate)
+    search = () if linesearch is None else (linesearch,)
+    return chain(scale_by_lbfgs(memory_size, scale_init_precond), downhill, *search, name="lbfgs")

@@ -34,6 +34,7 @@ from .iterate_averaging import schedule_free, schedule_free_eval_params
 from .kronecker import scale_by_shampoo, scale_by_soap
 from .layer_moments import scale_by_novograd
 from .layouts import flatten, split_real_and_imaginary
+from .line_search import scale_by_backtracking_linesearch
 from .loss_scaling import dynamic_loss_scale
 from .low_rank import scale_by_galore
 from .momentum import trace
@@ -62,6 +63,7 @@ from .target_networks import incremental_update, periodic_update
 from .tuned_scale import mechanize
 from .two_means import scale_by_ademamix, scale_by_simplified_ademamix
 from .unit_correction import scale_by_adadelta
+from .zoom_search import scale_by_zoom_linesearch
 
 TRANSFORMS = {
     # as they are
@@ -83,6 +85,8 @@ TRANSFORMS = {
     "keep_params_nonnegative": keep_params_nonnegative,
     "zero_nans": zero_nans,
     # scaling
+    "scale_by_zoom_linesearch": scale_by_zoom_linesearch,
+    "scale_by_backtracking_linesearch": scale_by_backtracking_linesearch,
     "scale_by_distance_over_gradients": scale_by_distance_over_gradients,
     "scale_by_lbfgs": scale_by_lbfgs,
     "step_and_shrink": step_and_shrink,
