@@ -57,17 +57,21 @@ ARGUMENTS = {
     "transforms.named": {"name": "mine", "transform": adam(0.1)},
     "transforms.sam": {"optimizer": sgd(0.1), "adv_optimizer": chain(normalize(), sgd(0.05))},
     "transforms.scale": {"step_size": -0.1},
+    "transforms.scale_by_backtracking_linesearch": {"max_backtracking_steps": 5},
     "transforms.scale_by_factored_rms": {"min_dim_size_to_factor": 2},
     "transforms.scale_by_learning_rate": {"learning_rate": schedules.linear(0.1, 0.0, 10)},
     "transforms.scale_by_madgrad": {"learning_rate": 0.01},
     "transforms.scale_by_relative_step": {"learning_rate": 0.1, "weight_decay": 0.1},
+    "transforms.scale_by_rprop": {"learning_rate": 0.1},
     "transforms.scale_by_schedule": {"step_size_fn": schedules.linear(-0.1, 0.0, 10)},
     "transforms.schedule_free": {"base_optimizer": sgd(0.1), "learning_rate": 0.1},
+    "transforms.scale_by_zoom_linesearch": {"max_linesearch_steps": 5},
     "transforms.selective_transform": {"optimizer": adam(0.1), "freeze_mask": lambda params: tree.map(lambda p: p.ndim < 2, params)},
     "transforms.skip_large_updates": {"max_squared_norm": 100.0},
     "transforms.skip_spikes": {"window": 4, "warmup": 2, "by": "grad_norm"},
     "transforms.snapshot": {"measure_name": "norm", "measure": tree.global_norm},
     "transforms.split_real_and_imaginary": {"inner": adam(0.1)},
+    "transforms.step_and_shrink": {"learning_rate": 0.1},
     "transforms.trace": {"decay": 0.9, "nesterov": True},
     "optimizers.galore": {"rank": 2, "update_proj_gap": 2},
     "transforms.scale_by_galore": {"rank": 2, "update_proj_gap": 2},
@@ -111,7 +115,7 @@ def example_params(dtype=torch.float64):
 
 def quadratic(params):
     """Half the squared distance of every element from 0.3."""
-    return sum(((p.double() - 0.3) ** 2).sum() for p in tree.leaves(params)) / 2
+    return sum((((p.double() - 0.3) ** 2).sum() for p in tree.leaves(params)), torch.zeros((), dtype=torch.float64)) / 2
 
 
 def gradient(params):

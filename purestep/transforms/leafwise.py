@@ -15,10 +15,12 @@ Operand = Sequence[Tensor] | Tensor | float
 
 
 def _foreach_works(*operands: Operand) -> bool:
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None:
         return False
-    tensors = [t for operand in operands for t in (operand if isinstance(operand, list) else [operand]) if isinstance(t, Tensor)]
-    return not any(torch._C._functorch.is_batchedtensor(t) or t.requires_grad for t in tensors)
+    if not torch.is_grad_enabled():
+        return True
+    tensors = (x for operand in operands for x in (operand if isinstance(operand, list) else [operand]))
+    return not any(isinstance(x, Tensor) and x.requires_grad for x in tensors)
 
 
 def _binary(one: Callable, many: Callable, many_by_scalar: Callable | None = None) -> Callable[[Leaves, Operand], Leaves]:
@@ -66,13 +68,6 @@ def lerp(xs: Leaves, ys: Leaves, weight: float | Tensor) -> Leaves:
     if xs and _foreach_works(xs, ys):
         return list(torch._foreach_lerp(xs, ys, weight))
     return [torch.lerp(x, y, weight) for x, y in zip(xs, ys, strict=True)]
-
-
-def addcmul(xs: Leaves, ys: Leaves, zs: Leaves, value: float) -> Leaves:
-    """`x + value y z`."""
-    if xs and _foreach_works(xs, ys, zs):
-        return list(torch._foreach_addcmul(xs, ys, zs, value))
-    return [torch.addcmul(x, y, z, value=value) for x, y, z in zip(xs, ys, zs, strict=True)]
 
 
 def cast(xs: Leaves, dtypes: torch.dtype | Sequence[torch.dtype]) -> Leaves:

@@ -14,10 +14,13 @@ from ..core.tree import Tree
 from . import leafwise
 from .leafwise import Leaves
 
+NARROW = frozenset({torch.bfloat16, torch.float16})
+"""Dtypes that are widened to float32 before anything is computed."""
+
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype that arithmetic on leaves of `dtype` is done in: itself, but at least float32."""
-    return torch.promote_types(dtype, torch.float32)
+    return torch.float32 if dtype in NARROW else dtype
 
 
 def real_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -37,8 +40,8 @@ def zeros_of_squares(params: Tree) -> Tree:
 
 
 def widen(updates: Sequence[Tensor]) -> Leaves:
-    """The leaves as float32 or wider."""
-    return [u if u.dtype == wide_dtype(u.dtype) else u.to(wide_dtype(u.dtype)) for u in updates]
+    """The leaves as float32 or wider; those that are so already stay the same objects."""
+    return [u.float() if u.dtype in NARROW else u for u in updates]
 
 
 def decay_mean(mean: Leaves, updates: Leaves, decay: float | Tensor) -> Leaves:
@@ -48,14 +51,14 @@ def decay_mean(mean: Leaves, updates: Leaves, decay: float | Tensor) -> Leaves:
 
 def decay_squares(squares: Leaves, updates: Leaves, decay: float | Tensor) -> Leaves:
     """`decay v + (1 - decay) |u|^2`."""
-    if isinstance(decay, Tensor) or any(u.is_complex() for u in updates):
-        return leafwise.lerp(squares, magnitude_squared(updates), 1 - decay)
-    return leafwise.addcmul(leafwise.mul(squares, decay), updates, updates, 1 - decay)
+    return leafwise.lerp(squares, magnitude_squared(updates), 1 - decay)
 
 
 def magnitude_squared(updates: Leaves) -> Leaves:
     """`|u|^2`, real."""
-    return [(u * u.conj()).real if u.is_complex() else u * u for u in updates]
+    if any(u.is_complex() for u in updates):
+        return [(u * u.conj()).real if u.is_complex() else u * u for u in updates]
+    return leafwise.mul(updates, updates)
 
 
 def power(base: float | Tensor, count: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ class EmaOfMeasure:
 
 def snapshot(measure_name: str, measure: Measure) -> GradientTransform:
     """Report `measure(updates)` as a metric of this name; `monitor` with one measure."""
-    return monitor({measure_name: measure})
+    return monitor({measure_name: measure})._replace(name="snapshot")
 
 
 def monitor(measures: Mapping[str, Measure | EmaOfMeasure]) -> GradientTransform:
