@@ -122,14 +122,8 @@ def test_a_step_mapped_over_seeds_is_each_member_alone():
 def test_a_sweep_over_learning_rates_is_one_mapped_step():
     tr, data = training(seeded(Plain), ps.sgd(0.1)), batches(2)
     rates = torch.tensor([0.0, 0.1, 0.2], dtype=torch.float64)
-    states = []
-    for rate in rates:
-        state = tr.init()
-        states.append(
-            ps.TrainState(
-                state.params, state.buffers, ps.set_hyperparams(state.opt_state, learning_rate=rate), {}, state.counters, state.seed
-            )
-        )
+    first = tr.init()
+    states = [dataclasses.replace(first, opt_state=ps.set_hyperparams(first.opt_state, learning_rate=rate)) for rate in rates]
     together = torch.func.vmap(tr.step, in_dims=(0, None))(stacked(states), data[0])[0]
     moved = together.params["out.weight"] - tr.init().params["out.weight"]
     assert torch.equal(moved[0], torch.zeros_like(moved[0]))

@@ -1,17 +1,20 @@
 """What a potential must keep: energies under rotation, translation and permutation of atoms; forces turn with them."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ..core import rng
-from ..data import AtomicBatch
+
+if TYPE_CHECKING:  # comparing trees should not load the stores
+    from ..data import AtomicBatch
 
 
 def check_equivariance(
-    fn: Callable[[AtomicBatch], Mapping[str, Tensor]],
-    batch: AtomicBatch,
+    fn: Callable[["AtomicBatch"], Mapping[str, Tensor]],
+    batch: "AtomicBatch",
     *,
     invariant: Sequence[str] = ("energy",),
     vectors: Sequence[str] = ("forces",),
@@ -70,19 +73,19 @@ def _turn(matrices: Tensor, values: Tensor) -> Tensor:
     return (matrices.to(values) @ values.unsqueeze(-1)).squeeze(-1)
 
 
-def _rotations(key: Tensor, batch: AtomicBatch) -> Tensor:
+def _rotations(key: Tensor, batch: "AtomicBatch") -> Tensor:
     """A rotation for each structure, `(B, 3, 3)`: the orthogonal factor of a random matrix, with determinant 1."""
     matrix = rng.normal(key, 1, (batch.num_graphs, 3, 3), torch.float64)
     factor, _ = torch.linalg.qr(matrix)
     return (factor * torch.linalg.det(factor)[:, None, None]).to(batch.positions.device)
 
 
-def _rotated(batch: AtomicBatch, turn: Tensor) -> AtomicBatch:
+def _rotated(batch: "AtomicBatch", turn: Tensor) -> "AtomicBatch":
     cell = None if batch.cell is None else batch.cell @ turn.to(batch.cell).mT
     return batch.replace(positions=_turn(turn[batch.batch], batch.positions), cell=cell)
 
 
-def _permuted(batch: AtomicBatch, order: Tensor) -> AtomicBatch:
+def _permuted(batch: "AtomicBatch", order: Tensor) -> "AtomicBatch":
     """The same structures with their atoms in another order; edges follow."""
     place = torch.argsort(order)
     fields = ("positions", "numbers", "batch", "atom_mask", "forces")

@@ -29,8 +29,25 @@ def test_weights_are_normalised_by_default():
 
 
 def test_weights_stay_as_they_are_where_that_is_asked_for():
-    loss = ComposedLoss((EnergyMSELoss() + 10.0 * ForceMSELoss()).terms, normalize_weights=False)
+    loss = ComposedLoss([EnergyMSELoss(), ForceMSELoss()], weights=[1.0, 10.0], normalize_weights=False)
     assert weights_at(loss)[0] == {"EnergyMSELoss": 1.0, "ForceMSELoss": 10.0}
+
+
+def test_components_of_a_composition_may_be_sums_and_take_a_schedule():
+    loss = ComposedLoss([2.0 * MSELoss() + MAELoss(), ForceMSELoss()], weights=[3.0, LinearWeight(0.0, 4.0, 4)])
+    assert weights_at(loss, step=1)[1] == {"MSELoss": 6.0, "MAELoss": 3.0, "ForceMSELoss": 1.0}
+
+
+def test_terms_of_weight_zero_or_less_may_be_part_of_a_loss():
+    assert weights_at(as_loss(2.0 * MSELoss() + -1.0 * MAELoss() + 0.0 * ForceMSELoss()))[0] == {
+        "MSELoss": 2.0,
+        "MAELoss": -1.0,
+        "ForceMSELoss": 0.0,
+    }
+
+
+def test_a_lone_term_whose_schedule_begins_at_zero_weighs_zero():
+    assert weights_at(as_loss(LinearWeight(0.0, 1.0, 5) * MSELoss()))[0] == {"MSELoss": 0.0}
 
 
 def test_factors_multiply_from_either_side_and_into_sums():
@@ -79,9 +96,10 @@ def test_a_composition_is_a_value():
         (lambda: ConstantWeight(1.0) * (2.0 * MSELoss()), "a schedule times a weighted loss is ambiguous"),
         (lambda: LinearWeight(0.0, 1.0, 5) * (ConstantWeight(1.0) * MSELoss()), "a schedule times a weighted loss is ambiguous"),
         (lambda: 2.0 * (ConstantWeight(1.0) * MSELoss()), "put the factor 2.0 into the schedule"),
-        (lambda: -1.0 * MSELoss(), r"the weights \[-1\.0\] sum to -1\.0, which cannot be normalised; use normalize_weights=False"),
-        (lambda: 0.0 * MSELoss(), "sum to 0.0, which cannot be normalised"),
+        (lambda: as_loss(-1.0 * MSELoss()), r"the weights \[-1\.0\] sum to -1\.0, which cannot be normalised; use normalize_weights=False"),
+        (lambda: as_loss(0.0 * MSELoss()), "sum to 0.0, which cannot be normalised"),
         (lambda: ComposedLoss(()), "needs at least one term"),
+        (lambda: ComposedLoss([MSELoss(), MAELoss()], weights=[1.0]), "2 components and 1 weights; give one weight for each component"),
         (lambda: ComposedLoss(MSELoss().weighted(), normalize_weights=False) + ComposedLoss(MAELoss().weighted()), "choose one"),
     ],
 )
