@@ -3,6 +3,7 @@
 import logging
 import random
 import socket
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,12 +11,21 @@ import torch
 
 import purestep as ps
 
+TESTS = Path(__file__).parent / "tests"
 LOCAL_HOSTS = {"localhost", "127.0.0.1", "::1", ""}
 
 
 def pytest_configure() -> None:
     """Use one thread: spinning threads of several processes on a shared machine are slower."""
     torch.set_num_threads(1)
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Look for doctests in the package only: what lies beside the tests may need libraries that they do not."""
+    is_beside_tests = (
+        collection_path.suffix == ".py" and collection_path.is_relative_to(TESTS) and not collection_path.name.startswith("test_")
+    )
+    return True if is_beside_tests else None
 
 
 @pytest.fixture(autouse=True)
