@@ -195,9 +195,8 @@ def test_the_adaptive_form_multiplies_by_the_dual_norm():
     plain, adaptive = (chain(scale_by_muon(adaptive=adaptive)) for adaptive in (False, True))
     one, _ = plain.update(updates, plain.init(updates))
     two, _ = adaptive.update(updates, adaptive.init(updates))
-    # at the first update the looking-ahead mean is the update times 1 + beta (1 - beta) / (1 - beta^2) ... of one direction
     factor = float((two["w"] / one["w"]).mean())
     torch.testing.assert_close(two["w"], factor * one["w"], rtol=1e-12, atol=0)
-    beta = 0.95
-    ahead = beta * (1 - beta) / (1 - beta**2) + 1.0 - beta + 0.0 if False else beta * (1 - beta) / (1 - beta**2) + (1 - beta) / (1 - beta)
+    # m = (1 - b) u, so that the corrected mean, looking ahead, is b (1 - b) / (1 - b^2) u + u
+    ahead = 1 + 0.95 / (1 + 0.95)
     assert math.isclose(factor, ahead * float((updates["w"] * one["w"]).sum()), rel_tol=1e-12)
