@@ -25,6 +25,7 @@ A message says where, what was wrong, what was expected and what to do. Bad argu
     │   ├── CheckpointGoneError             deleted while it was read
     │   └── StructureMismatchError          does not fit the state it is loaded into
     ├── DataError (ValueError)              unreadable or inconsistent data
+    ├── DistributedError (RuntimeError)     ranks that disagree, or one that is gone
     └── StallError (RuntimeError)           training cannot go on
 """
 
@@ -115,6 +116,10 @@ class StructureMismatchError(CheckpointError):
 
 class DataError(PurestepError, ValueError):
     """Data that cannot be read, or contradicts itself."""
+
+
+class DistributedError(PurestepError, RuntimeError):
+    """The processes of one run disagree, or one of them is gone."""
 
 
 class StallError(PurestepError, RuntimeError):

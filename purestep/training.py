@@ -76,6 +76,19 @@ class Training:
         grad_engine: Engine = "auto",
         ranks: Ranks = ALONE,
     ):
+        self._arguments: dict[str, Any] = {
+            "models": models,
+            "loss": loss,
+            "optimizer": optimizer,
+            "hooks": hooks,
+            "forward": forward,
+            "targets": targets,
+            "trainable": trainable,
+            "precision": precision,
+            "microbatches": microbatches,
+            "grad_engine": grad_engine,
+            "ranks": ranks,
+        }
         _check_choice("precision", precision, tuple(_AUTOCAST))
         _check_choice("grad_engine", grad_engine, ENGINES)
         if precision == "fp16" and optimizer.scale_loss is None:
@@ -87,6 +100,8 @@ class Training:
         """The loss as a weighted sum of terms."""
         self.hooks = tuple(hooks)
         self.optimizer = optimizer
+        self.ranks = ranks
+        """Who else shares each batch."""
         self.trainable: frozenset[str] = names
         """Dotted names of the parameters that are trained."""
         program = _Program(
@@ -113,6 +128,10 @@ class Training:
             return dataclasses.replace(state, aliases=layout.aliases)
 
         self.init = init
+
+    def replace(self, **changes: Any) -> "Training":
+        """The same training with other arguments, named as in the constructor."""
+        return Training(**(self._arguments | changes))
 
     def evaluator(
         self, *, forward: Callable[[Any, Any], Any] | None = None, loss: Composable | Callable[[Any, Any], Any] | None = None
