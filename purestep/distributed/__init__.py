@@ -1,0 +1,11 @@
+"""Many processes that train one model: who they are, how they add, decide and save together.
+
+`torch.distributed` is the engine; torchrun or Slurm start the processes. Nothing wraps a module: every rank runs the pure step on its
+share of the batch, and sums over ranks are operations of that step.
+"""
+
+from .parallel import data_parallel, shard
+from .reduction import sum_over_ranks
+from .topology import Topology, init, shutdown
+
+__all__ = ["init", "shutdown", "Topology", "data_parallel", "shard", "sum_over_ranks"]

@@ -1,0 +1,91 @@
+"""Training that shares each batch among ranks: `data_parallel` makes it out of a training for one process, `shard` cuts a loader."""
+
+from typing import Any
+
+from ..core.ranks import Ranks
+from ..core.transform import GradientTransform, chain
+from ..training import Training
+from .reduction import share_nonfinite, sum_over_ranks
+from .topology import Topology
+
+
+def data_parallel(training: Training, topology: Topology) -> Training:
+    """The same training, each batch shared among the ranks of a topology.
+
+    Every rank holds the same state. Parameters, metrics and counters come out as if one process had seen the whole batch: losses are
+    divided by denominators of all ranks, gradients are added once for each update, verdicts of gates are those of all. In a world of
+    one the training comes back as it is.
+
+    Args:
+        training: For one process.
+        topology: From `init`.
+    """
+    ranks = topology.ranks
+    if ranks.world_size == 1:
+        return training
+    return training.replace(optimizer=over_ranks(training.optimizer, ranks), ranks=ranks)
+
+
+def over_ranks(optimizer: GradientTransform, ranks: Ranks) -> GradientTransform:
+    """An optimizer with the sum over ranks in its place.
+
+    That is after the part that scales the loss and after `accumulate`, so that a window is summed once; at the very front if there is
+    neither, or if they are hidden in a part that is no chain. Then every later part sees what it would see in one process.
+    """
+    parts = optimizer.parts or (optimizer,)
+    waits = [i for i, part in enumerate(parts) if _holds_back(part)]
+    name = optimizer.name if optimizer.parts else "chain"
+    if not waits:
+        return chain(sum_over_ranks(ranks), *parts, name=name)
+    last = waits[-1]
+    before, here, after = parts[:last], parts[last], parts[last + 1 :]
+    if here.parts:
+        # a chain inside the chain has a place of its own for the sum
+        return chain(*_in_step(before, ranks), over_ranks(here, ranks), *after, name=name)
+    gates = _in_step((*before, here), ranks) if before or here.name != "accumulate" else (here,)
+    return chain(*gates, sum_over_ranks(ranks), *after, name=name)
+
+
+def _holds_back(part: GradientTransform) -> bool:
+    if part.parts:
+        return any(_holds_back(inner) for inner in part.parts)
+    return part.name == "accumulate" or part.scale_loss is not None
+
+
+def _in_step(parts: tuple[GradientTransform, ...], ranks: Ranks) -> tuple[GradientTransform, ...]:
+    """Parts that see the gradient of one rank, with what makes those that watch for non-finite values agree."""
+    alike = [part._replace(same_on_all_ranks=part.same_on_all_ranks | {"verdict"}) if _sees_alike(part) else part for part in parts]
+    return (share_nonfinite(ranks), *alike) if parts else ()
+
+
+def _sees_alike(gate: GradientTransform) -> bool:
+    """Whether a gate looks only at what is alike on all ranks by then: where values are not finite, and the loss."""
+    return gate.name in ("dynamic_loss_scale", "skip_nonfinite") or (gate.name == "skip_spikes" and "value" in gate.needs)
+
+
+def shard(loader: Any, topology: Topology) -> Any:
+    """The loader of one rank: its part of each batch of a loader for one process.
+
+    All ranks together see the same samples in the same batches as one process would. Samples that fill up the end of an epoch have
+    weight 0 in the batch's mask.
+
+    Args:
+        loader: A `ps.Loader` with the batch size of all ranks together.
+        topology: From `init`.
+
+    Raises:
+        ValueError: If the batch size is no multiple of the world size.
+    """
+    size, world = loader.batch_size, topology.world_size
+    if size % world:
+        raise ValueError(f"shard: a batch of {size} samples cannot be cut among {world} ranks; use a multiple of {world}")
+    return type(loader)(
+        loader.dataset,
+        size // world,
+        seed=loader.seed,
+        shuffle=loader.shuffle,
+        collate=loader.collate,
+        rank=topology.rank,
+        world=world,
+        last=loader.last,
+    )

@@ -1,0 +1,80 @@
+"""Summing gradients over ranks, as a part of the chain: `sum_over_ranks`, and what keeps gates in step before it."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core import tree
+from ..core.ranks import Ranks
+from ..core.schedule import scalar_like
+from ..core.transform import EmptyState, GradientTransform
+from ..core.tree import Tree
+
+
+class SumOverRanksState(NamedTuple):
+    """State of `sum_over_ranks`."""
+
+    norm: Tensor  # 0-d float64, of the latest sum
+
+    @property
+    def metrics(self) -> Mapping[str, Tensor]:
+        """The norm of the gradient of the whole update."""
+        return {"update/grad_norm": self.norm}
+
+
+def sum_over_ranks(ranks: Ranks) -> GradientTransform:
+    """Add the updates of all ranks; every rank gets the sum, with the same bits.
+
+    Leaves of one dtype travel as one flat vector, those narrower than float32 as float32. So an update costs one collective for each
+    dtype. `data_parallel` puts this part where it belongs.
+    """
+
+    def init(params: Tree) -> SumOverRanksState:
+        return SumOverRanksState(scalar_like(params, 0.0))
+
+    def update(updates: Tree, state: SumOverRanksState, params: Tree = None, **extra: Any) -> tuple[Tree, SumOverRanksState]:
+        leaves, structure = tree.flatten(updates)
+        summed = tree.unflatten(structure, _sum_leaves(leaves, ranks))
+        return summed, SumOverRanksState(tree.global_norm(summed).to(state.norm.device))
+
+    return GradientTransform(init, update, "sum_over_ranks", same_on_all_ranks=frozenset({"updates"}))
+
+
+def share_nonfinite(ranks: Ranks) -> GradientTransform:
+    """Where a leaf of the updates is not finite on one rank, make it NaN on all.
+
+    Gates that watch for such values and stand before `sum_over_ranks` then come to the same verdict and the same state on every rank.
+    Costs a sum of one number for each leaf.
+    """
+
+    def update(updates: Tree, state: EmptyState, params: Tree = None, **extra: Any) -> tuple[Tree, EmptyState]:
+        leaves, structure = tree.flatten(updates)
+        if not leaves:
+            return updates, state
+        bad = torch.stack([~torch.isfinite(leaf).all() for leaf in leaves]).to(torch.int64)
+        anywhere = ranks.sum(bad) > 0
+        shared = [torch.where(anywhere[i], torch.full_like(leaf, float("nan")), leaf) for i, leaf in enumerate(leaves)]
+        return tree.unflatten(structure, shared), state
+
+    return GradientTransform(lambda params: EmptyState(), update, "share_nonfinite")
+
+
+def _sum_leaves(leaves: list[Tensor], ranks: Ranks) -> list[Tensor]:
+    buckets: dict[torch.dtype, list[int]] = {}
+    for i, leaf in enumerate(leaves):
+        buckets.setdefault(_travels_as(leaf.dtype), []).append(i)
+    summed = list(leaves)
+    for dtype, members in buckets.items():
+        flat = [torch.view_as_real(leaves[i]) if leaves[i].is_complex() else leaves[i] for i in members]
+        total = ranks.sum(torch.cat([leaf.reshape(-1).to(dtype) for leaf in flat]))
+        for i, leaf, part in zip(members, flat, total.split([leaf.numel() for leaf in flat]), strict=True):
+            shaped = part.view(leaf.shape).to(leaf.dtype)
+            summed[i] = torch.view_as_complex(shaped) if leaves[i].is_complex() else shaped
+    return summed
+
+
+def _travels_as(dtype: torch.dtype) -> torch.dtype:
+    real = dtype.to_real()
+    return torch.promote_types(real, torch.float32)

@@ -1,0 +1,79 @@
+"""Small trainings that ranks run; each returns what a test compares."""
+
+import torch
+from torch import nn
+
+import purestep as ps
+from purestep.core import tree
+
+
+class TwoHeads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(3, 4, dtype=torch.float64)
+        self.head = nn.Linear(4, 1, dtype=torch.float64)
+
+    def forward(self, batch):
+        features = torch.tanh(self.inner(batch["x"]))
+        return {"a": self.head(features), "b": features.sum(-1, keepdim=True)}
+
+
+def model() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return TwoHeads()
+
+
+def samples(number: int = 12, seed: int = 0) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    drawn = {name: torch.randn(number, size, dtype=torch.float64, generator=generator) for name, size in (("x", 3), ("a", 1), ("b", 1))}
+    known = torch.rand(2, number, generator=generator) > 0.3
+    known[1, : number // 2] = False  # labels of one component are missing in half of the samples
+    return {**drawn, "known_a": known[0], "known_b": known[1]}
+
+
+def part(batch: dict[str, torch.Tensor], begin: int, end: int) -> dict[str, torch.Tensor]:
+    return {name: field[begin:end] for name, field in batch.items()}
+
+
+def loss():
+    one = ps.MSELoss(prediction_key="a", target_key="a", mask_key="known_a", name="A")
+    return 1.0 * one + 3.0 * ps.MSELoss(prediction_key="b", target_key="b", mask_key="known_b", name="B")
+
+
+OPTIMIZERS = {
+    "adamw": lambda: ps.adamw(0.1),
+    "gated": lambda: ps.chain(ps.skip_nonfinite(), ps.skip_spikes(), ps.clip_by_global_norm(0.5), ps.adamw(0.05)),
+    "scaled": lambda: ps.chain(ps.dynamic_loss_scale(), ps.skip_nonfinite(), ps.clip_by_global_norm(0.5), ps.sgd(0.1, momentum=0.9)),
+    "window": lambda: ps.chain(ps.accumulate(2), ps.clip_by_global_norm(0.5), ps.adamw(0.05)),
+    "gated window": lambda: ps.chain(ps.skip_nonfinite(), ps.accumulate(2), ps.skip_spikes("grad_norm"), ps.adamw(0.05)),
+}
+
+
+def training(optimizer: str = "adamw", **changes) -> ps.Training:
+    return ps.Training(model(), **{"loss": loss(), "optimizer": OPTIMIZERS[optimizer](), "hooks": (ps.hooks.ema(0.9),), **changes})
+
+
+def run_steps(step, state, batches):
+    metrics = []
+    for batch in batches:
+        state, reported = step(state, batch)
+        metrics.append({name: value.detach().clone() for name, value in reported.items()})
+    return state, metrics
+
+
+def plain(state) -> dict[str, torch.Tensor]:
+    return dict(tree.items(state))
+
+
+def train_on_splits(topology, optimizer, splits, changes, backend=None):
+    """Steps on one batch after the other, of which this rank has `splits[i][rank] = (begin, end)`."""
+    shared = ps.distributed.data_parallel(training(optimizer, **changes), topology)
+    step = shared.step if backend is None else ps.compile(shared.step, backend=backend, on_recompile="ignore")
+    batches = [part(samples(12, seed), *split[topology.rank]) for seed, split in enumerate(splits)]
+    state, metrics = run_steps(step, shared.init(), batches)
+    return plain(state), metrics
+
+
+def train_many(topology, cases):
+    return [train_on_splits(topology, *case) for case in cases]
