@@ -1,6 +1,7 @@
 """What happens between batches: an epoch is closed, a validation value is handed to the transforms that wait for it.
 
-A part of an optimizer takes part by methods of its state: `end_epoch() -> state`, `observe(value) -> state`.
+A part of an optimizer takes part by methods of its state: `observe(value) -> state`; `end_epoch() -> state`, with a field `closing`, a
+0-d bool that says whether the next call emits what an open window holds.
 """
 
 import dataclasses
@@ -48,10 +49,11 @@ def observes(state: TrainState) -> bool:
     return bool(_having(state.opt_state, "observe"))
 
 
-def _having(node: Any, method: str) -> bool:
+def _having(node: Any, method: str) -> list[Any]:
+    """The parts of a state that have the method."""
     if callable(getattr(type(node), method, None)):
-        return True
-    return any(_having(child, method) for _, child in children(node) if not isinstance(child, Tensor))
+        return [node]
+    return [part for _, child in children(node) if not isinstance(child, Tensor) for part in _having(child, method)]
 
 
 def _tell(node: Any, method: str, *args: Any) -> Any:
@@ -81,21 +83,16 @@ def build_end_epoch(objective: Objective, optimizer: GradientTransform, hooks: S
 
     def close(state: TrainState) -> TrainState:
         state = end_epoch(state)
-        if not _having(state.opt_state, "end_epoch"):
+        closing = [part.closing for part in _having(state.opt_state, "end_epoch")]
+        if not closing:
             return state
         trainable, rest = objective.split(state.params)
-        nothing = scalar_like(trainable, 0.0)
-        extras = {"value": nothing, "denominator": nothing, "counters": state.counters}
-        if objective.ranks.world_size > 1:
-            extras["ranks"] = objective.ranks
-        if "key" in optimizer.needs:
-            extras["key"] = rng.leaf_key(rng.fold_in(state.seed, state.counters.batch_count, purpose=rng.ROUNDING), 1)
+        extras = _extras_without_batch(objective, optimizer, state)
         result, opt_state = optimizer.update(tree.zeros_like(trainable), state.opt_state, trainable, **extras)
-        if not isinstance(result, Gated):
-            return state
+        assert isinstance(result, Gated)
         params = objective.join(apply_updates(trainable, result), rest)
         ctx = StepContext(Stage.AFTER_OPTIMIZER_STEP, None, state.counters, params, state.buffers, state.seed, {})
-        ctx = ctx.replace(loss=LossOutput(nothing, {}, {}, {}, {}), updates=result.updates, applied=result.apply)
+        ctx = ctx.replace(loss=LossOutput(extras["value"], {}, {}, {}, {}), updates=result.updates, applied=result.apply)
         states, _ = run_hooks(hooks, Stage.AFTER_OPTIMIZER_STEP, state.hook_state, ctx)
         steps = result.apply.to(torch.int64)
         counters = dataclasses.replace(
@@ -104,20 +101,33 @@ def build_end_epoch(objective: Objective, optimizer: GradientTransform, hooks: S
             global_step_count=state.counters.global_step_count + steps * objective.ranks.world_size,
         )
         kept = tree.where(result.apply, states, state.hook_state)
-        return dataclasses.replace(
+        emitted = dataclasses.replace(
             state, params=params, opt_state=_as_before_window(state.opt_state, opt_state), hook_state=kept, counters=counters
         )
+        return tree.where(torch.stack(closing).any(), emitted, state)
 
     return close
+
+
+def _extras_without_batch(objective: Objective, optimizer: GradientTransform, state: TrainState) -> dict[str, Any]:
+    """What the chain gets where there is no batch: nothing, divided by nothing."""
+    nothing = scalar_like(state.params, 0.0)
+    extras: dict[str, Any] = {"value": nothing, "denominator": nothing, "counters": state.counters}
+    if objective.ranks.world_size > 1:
+        extras["ranks"] = objective.ranks
+    if "key" in optimizer.needs:
+        extras["key"] = rng.leaf_key(rng.fold_in(state.seed, state.counters.batch_count, purpose=rng.ROUNDING), 1)
+    return extras
 
 
 def _as_before_window(old: Any, new: Any) -> Any:
     """The new state, but of the parts that stand before the window the old one: for them there was no batch."""
     if not isinstance(new, dict):
         return new
-    merged, passed = {}, False
+    merged: dict[str, Any] = {}
+    passed = False
     for key in new:
-        holds = not passed and _having(new[key], "end_epoch")
+        holds = not passed and bool(_having(new[key], "end_epoch"))
         merged[key] = new[key] if passed else _as_before_window(old[key], new[key]) if holds else old[key]
         passed = passed or holds
     return merged

@@ -182,25 +182,51 @@ class Weighted(NamedTuple):
         return Weighted(self.term, self.weight * factor)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, init=False)
 class ComposedLoss(Composable):
     """A weighted sum of terms.
 
     Args:
-        terms: Terms with weights, as `+` and `*` make them.
+        components: Terms, sums of terms, or terms with weights as `+` and `*` make them.
+        weights: Factors of the components, numbers or schedules; 1 each by default.
         normalize_weights: Divide all weights by their sum, so that `E + 10 * F` weighs them 1/11 and 10/11 and the total is a mean of
             the terms; set it to False for the plain sum.
 
     Raises:
-        LossError: If constant weights sum to 0 or less while they are to be normalised.
+        LossError: If there are no components, or not as many weights.
+
+    Example:
+        >>> ps.ComposedLoss([ps.EnergyMSELoss(), ps.ForceMSELoss()], weights=[1.0, 10.0], normalize_weights=False).names
+        ('EnergyMSELoss', 'ForceMSELoss')
     """
 
     terms: tuple[Weighted, ...]
-    normalize_weights: bool = True
+    normalize_weights: bool
 
-    def __post_init__(self) -> None:
-        if not self.terms:
+    def __init__(
+        self,
+        components: "Sequence[Composable | Weighted]",
+        *,
+        weights: "Sequence[float | LossWeight] | None" = None,
+        normalize_weights: bool = True,
+    ):
+        if not components:
             raise LossError("a loss needs at least one term")
+        if weights is not None and len(weights) != len(components):
+            raise LossError(f"ComposedLoss: {len(components)} components and {len(weights)} weights; give one weight for each component")
+        parts = [(part,) if isinstance(part, Weighted) else part.weighted() for part in components]
+        if weights is not None:
+            parts = [tuple(term.scaled(weight) for term in part) for part, weight in zip(parts, weights, strict=True)]
+        terms = tuple(term for part in parts for term in part)
+        object.__setattr__(self, "terms", terms)
+        object.__setattr__(self, "normalize_weights", normalize_weights)
+
+    def check(self) -> None:
+        """Refuse constant weights that cannot be normalised; a loss under construction may pass through such.
+
+        Raises:
+            LossError: If they sum to 0 or less.
+        """
         numbers = [term.weight for term in self.terms if not callable(term.weight)]
         if self.normalize_weights and len(numbers) == len(self.terms) and not sum(numbers) > 0:
             raise LossError(f"the weights {numbers} sum to {sum(numbers)}, which cannot be normalised; use normalize_weights=False")
@@ -241,7 +267,8 @@ class ComposedLoss(Composable):
             value = weight(step_count, epoch_count) if callable(weight) else torch.full_like(step_count, weight, dtype=torch.float64)
             raw[name] = value.to(torch.float64)
         total = sum_of(raw.values())
-        return ({name: value / total for name, value in raw.items()} if self.normalize_weights else raw), raw
+        # a schedule may begin at 0: a lone term then weighs 0
+        return ({name: divide(value, total) for name, value in raw.items()} if self.normalize_weights else raw), raw
 
 
 def lookup(values: Any, key: str, where: str, what: str) -> Any:
@@ -262,14 +289,17 @@ def lookup(values: Any, key: str, where: str, what: str) -> Any:
 
 
 def as_loss(loss: Any) -> ComposedLoss:
-    """A composed loss from a term, a composition, or a function `loss(predictions, batch) -> 0-d mean | Sums`."""
-    if isinstance(loss, ComposedLoss):
-        return loss
-    if isinstance(loss, Composable):
-        return ComposedLoss(loss.weighted())
-    if callable(loss):
-        return ComposedLoss((Weighted(WholeTerm(fn=loss, name="loss"), 1.0),))
-    raise LossError(f"loss: expected a loss term, a sum of terms or a function (predictions, batch), got {type(loss).__name__}")
+    """A loss to train with, from a term, a composition, or a function `loss(predictions, batch) -> 0-d mean | Sums`.
+
+    Raises:
+        LossError: If it is none of these, or its weights cannot be normalised.
+    """
+    if not isinstance(loss, Composable) and not callable(loss):
+        raise LossError(f"loss: expected a loss term, a sum of terms or a function (predictions, batch), got {type(loss).__name__}")
+    term = loss if isinstance(loss, Composable) else WholeTerm(fn=loss, name="loss")
+    composed = term if isinstance(term, ComposedLoss) else ComposedLoss([term])
+    composed.check()
+    return composed
 
 
 def read_targets(loss: ComposedLoss, predictions: Any, batch: Any, *, target_keys: Sequence[str]) -> dict[str, Any]:
