@@ -18,6 +18,7 @@ from ..errors import CheckpointError, CheckpointSaveError
 from . import layout, snapshot
 from .best import parse_best
 from .cadence import Cadence, Moment, is_due
+from .hashing import Hash
 from .layout import Placed
 from .lock import lock_root, unlock_root
 from .manifest import MODEL_FILE, Reason
@@ -49,6 +50,7 @@ class Checkpointer:
         keep_every: Also keep those whose `step_count` is a multiple of this.
         async_: Write in the background.
         on_busy: What `save` does while the previous one is being written: wait for it, or skip this one.
+        hash: As for `save`.
         extra: Plain JSON to keep in every checkpoint.
         run_id: UUID of the run; default that of the newest checkpoint in the root, else a new one.
 
@@ -68,6 +70,7 @@ class Checkpointer:
         keep_every: int | None = None,
         async_: bool = True,
         on_busy: OnBusy = "wait",
+        hash: Hash = "sha256",
         extra: Mapping[str, Any] | None = None,
         run_id: str | None = None,
     ) -> None:
@@ -76,6 +79,7 @@ class Checkpointer:
         self.cadence = Cadence(every_n_steps, every_n_epochs, every_seconds)
         self.policy = Policy(keep_last, _best_rules(keep_best), keep_every)
         self.on_busy = on_busy
+        self.hash: Hash = hash
         self.extra = dict(extra or {})
         self.root = os.path.abspath(os.fspath(root))
         with saving(self.root):
@@ -199,7 +203,7 @@ class Checkpointer:
                 about = replace(about, finite=_all_finite(placed))
             with saving(path):
                 make_way(path, self.run_id)
-                checkpoint_id = write_checkpoint(path, placed, about)
+                checkpoint_id = write_checkpoint(path, placed, about, hash=self.hash)
         except Exception as error:
             _log.error("checkpoint %d was not written: %s", about.label, error)  # now, in case nobody ever calls again
             raise

@@ -7,53 +7,23 @@ this module, or through `swap_names`: tests put others in their place that kill 
 import ctypes
 import errno
 import fcntl
-import hashlib
 import os
-import queue
 import stat
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from ..errors import CheckpointCorruptError, CheckpointGoneError, CheckpointUnsafeError
+from .hashing import Hash, hashing
 
-MAX_QUEUED = 8  # slices that wait for the hashing thread
 SLICE = 8 << 20  # bytes per read or write: large enough for the disk, small enough for the hashing thread to keep up
 
 
 class Written(NamedTuple):
-    """Size and SHA-256 of a file as it was handed to the kernel."""
+    """Size and SHA-256 of a file as it was handed to the kernel; no hash where none was asked for."""
 
     num_bytes: int
-    sha256: str
-
-
-class Hasher:
-    """SHA-256 of blocks, computed in a second thread beside the reads or writes that fill them.
-
-    Blocks must not change until `digest` has returned.
-    """
-
-    def __init__(self) -> None:
-        self._sha = hashlib.sha256()
-        self._blocks: queue.Queue = queue.Queue(maxsize=MAX_QUEUED)
-        self._thread = threading.Thread(target=self._run, name="purestep-sha256", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while (block := self._blocks.get()) is not None:
-            self._sha.update(block)
-
-    def update(self, block) -> None:
-        """Queue one block; waits while `MAX_QUEUED` are queued already."""
-        self._blocks.put(block)
-
-    def digest(self) -> str:
-        """Wait for the thread to end, and give the hexadecimal digest of all blocks."""
-        self._blocks.put(None)
-        self._thread.join()
-        return self._sha.hexdigest()
+    sha256: str | None
 
 
 # --- writing ------------------------------------------------------------------------------------------------------
@@ -105,21 +75,20 @@ def sync_dir(path: str) -> None:
         os.close(fd)
 
 
-def write_file(path: str, blocks: Iterable) -> Written:
-    """Write blocks to a new file and flush it; the checksum is computed beside the write, not before it."""
-    hasher, total = Hasher(), 0
-    try:
+def write_file(path: str, blocks: Iterable, *, hash: Hash = "crc32c") -> Written:
+    """Write blocks to a new file and flush it; its SHA-256 is computed beside the write, not before it."""
+    total = 0
+    with hashing(hash == "sha256") as hasher:
         fd = open_new(path)
         try:
             for block in blocks:
-                hasher.update(block)
+                if hasher is not None:
+                    hasher.update(block)
                 total += write_all(fd, block)
             sync(fd)
         finally:
             os.close(fd)
-    finally:
-        digest = hasher.digest()
-    return Written(total, digest)
+        return Written(total, None if hasher is None else hasher.digest())
 
 
 def rename(source: str, target: str) -> None:

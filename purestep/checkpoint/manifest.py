@@ -53,12 +53,12 @@ class Schema(_Record):
 
 
 class FileRecord(_Record):
-    """One file of tensors."""
+    """One file of tensors; `sha256` is null where the writer was asked to do without."""
 
     path: str
     role: Literal["weights", "state"]
     bytes: int = Field(ge=0)
-    sha256: str = Field(pattern=_HASH)
+    sha256: str | None = Field(pattern=_HASH)
 
 
 class Piece(_Record):

@@ -3,10 +3,9 @@
 The bytes go straight into the memory they are meant for, in one pass over each file; the file's SHA-256 is computed beside it.
 """
 
-import contextlib
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import google_crc32c
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from ..errors import CheckpointCorruptError, CheckpointUnsafeError
 from . import disk, tensorfile
+from .hashing import MAX_QUEUED, Hasher, hashing
 from .layout import Box
 from .manifest import FileRecord, Leaf, Manifest, Piece
 from .store import Checkpoint
@@ -106,34 +106,24 @@ def _read_file(
     checkpoint: Checkpoint, record: FileRecord, parts: Mapping[str, _Part], wanted: Mapping[str, list[Request]], verify: Verify
 ) -> list[str]:
     damaged = []
-    with disk.open_regular(checkpoint.path, record.path) as fd, _hashing(verify) as hasher:
+    with disk.open_regular(checkpoint.path, record.path) as fd, hashing(verify == "full" and record.sha256 is not None) as hasher:
         header, entries = read_header(fd, record, os.path.join(checkpoint.path, record.path), parts)
         _feed(hasher, header)
         for entry in entries:
             part = parts[entry.name]
             requests = wanted.get(entry.name, ())
-            if not requests and hasher is None:
+            if not requests and verify == "crc":
                 disk.skip(fd, entry.end - entry.begin)
                 continue
             crc = _read_entry(fd, entry, part, requests, hasher)
             if crc != part.piece.crc32c:
                 damaged.append(f"{record.path}: tensor {entry.name!r} crc32c {crc} expected {part.piece.crc32c}")
         if hasher is not None and (found := hasher.digest()) != record.sha256 and not damaged:
-            damaged.append(f"{record.path}: sha256 {found[:12]}... expected {record.sha256[:12]}..., though each crc32c holds")
+            damaged.append(f"{record.path}: sha256 {found[:12]}... expected {str(record.sha256)[:12]}..., though each crc32c holds")
     return damaged
 
 
-@contextlib.contextmanager
-def _hashing(verify: Verify) -> Iterator[disk.Hasher | None]:
-    hasher = disk.Hasher() if verify == "full" else None
-    try:
-        yield hasher
-    finally:
-        if hasher is not None:
-            hasher.digest()
-
-
-def _feed(hasher: disk.Hasher | None, block) -> None:
+def _feed(hasher: Hasher | None, block) -> None:
     if hasher is not None:
         hasher.update(block)
 
@@ -170,7 +160,7 @@ def read_header(fd: int, record: FileRecord, where: str, parts: Mapping[str, _Pa
     return header, entries
 
 
-def _read_entry(fd: int, entry: tensorfile.Entry, part: _Part, requests: Sequence[Request], hasher: disk.Hasher | None) -> str:
+def _read_entry(fd: int, entry: tensorfile.Entry, part: _Part, requests: Sequence[Request], hasher: Hasher | None) -> str:
     """Read one tensor into the memory that wants it; its checksum."""
     if not requests:
         return _stream(fd, entry.end - entry.begin, hasher)
@@ -184,18 +174,18 @@ def _read_entry(fd: int, entry: tensorfile.Entry, part: _Part, requests: Sequenc
     return crc
 
 
-def _fill(fd: int, memory: np.ndarray, hasher: disk.Hasher | None) -> str:
+def _fill(fd: int, memory: np.ndarray, hasher: Hasher | None) -> str:
     return _read_blocks(fd, (memory[begin : begin + disk.SLICE] for begin in range(0, len(memory), disk.SLICE)), hasher)
 
 
-def _stream(fd: int, num_bytes: int, hasher: disk.Hasher | None) -> str:
+def _stream(fd: int, num_bytes: int, hasher: Hasher | None) -> str:
     # a slice is written again only after more others than the hasher can hold at a time
-    ring = itertools.cycle([np.empty(min(disk.SLICE, num_bytes), dtype=np.uint8) for _ in range(disk.MAX_QUEUED + 2)])
+    ring = itertools.cycle([np.empty(min(disk.SLICE, num_bytes), dtype=np.uint8) for _ in range(MAX_QUEUED + 2)])
     sizes = (min(disk.SLICE, num_bytes - begin) for begin in range(0, num_bytes, disk.SLICE))
     return _read_blocks(fd, (block[:size] for size, block in zip(sizes, ring, strict=False)), hasher)
 
 
-def _read_blocks(fd: int, blocks: Iterable[np.ndarray], hasher: disk.Hasher | None) -> str:
+def _read_blocks(fd: int, blocks: Iterable[np.ndarray], hasher: Hasher | None) -> str:
     crc = 0
     for block in blocks:
         if disk.read_into(fd, memoryview(block.data)) < len(block):

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..errors import CheckpointError, CheckpointSaveError
 from . import layout
+from .hashing import Hash
 from .manifest import Reason
 from .staging import clean, is_kept
 from .store import read_manifest
@@ -21,6 +22,7 @@ def save(
     extra: Mapping[str, Any] | None = None,
     metrics: Mapping[str, float] | None = None,
     reason: Reason = "manual",
+    hash: Hash = "sha256",
 ) -> str:
     """Write one checkpoint; when this returns, it survives a power loss.
 
@@ -33,6 +35,8 @@ def save(
         label: Number of the checkpoint; default the state's `batch_count`, else 0.
         extra: Plain JSON to keep beside the state in the same commit, such as the data position; `load_extra` returns it.
         metrics: Numbers by which a checkpoint can be chosen as the best.
+        hash: `"sha256"` gives every file one, computed in a second thread beside the write; `"crc32c"` leaves it at the checksum of
+            each tensor, for machines with no core to spare.
         reason: Why it was written; those of reason `final` or `manual` are never deleted by retention.
 
     Returns:
@@ -49,7 +53,7 @@ def save(
         parent, name = os.path.split(path)
         if os.path.isdir(parent):
             clean(parent, name)
-        write_checkpoint(path, placed, about)
+        write_checkpoint(path, placed, about, hash=hash)
     return path
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..errors import CheckpointSaveError
 from . import disk, layout, strictjson, tensorfile
+from .hashing import Hash
 from .layout import Placed
 from .manifest import MAJOR, MAX_MANIFEST_BYTES, MINOR, FileRecord, Leaf, Manifest, Piece, Reason, Schema, Version, encode
 from .staging import commit, staging
@@ -64,8 +65,11 @@ def _plain(extra: Mapping[str, Any]) -> dict[str, Any]:
         raise CheckpointSaveError(f"extra must be plain JSON with texts as keys and without NaN: {error}") from error
 
 
-def write_checkpoint(target: str, placed: Sequence[Placed], about: About) -> str:
+def write_checkpoint(target: str, placed: Sequence[Placed], about: About, *, hash: Hash = "sha256") -> str:
     """Write a whole checkpoint; when this returns it is on the device under its final name.
+
+    Args:
+        hash: `"sha256"` gives every file one, computed in a second thread; `"crc32c"` leaves it at that of each tensor.
 
     Returns:
         The new checkpoint's id.
@@ -75,7 +79,7 @@ def write_checkpoint(target: str, placed: Sequence[Placed], about: About) -> str
     """
     check_space(os.path.dirname(target), placed)
     with saving(target), staging(target) as stage:
-        files, leaves = write_files(stage.path, placed)
+        files, leaves = write_files(stage.path, placed, hash=hash)
         manifest = make_manifest(files, leaves, about)
         commit(stage, encode_checked(manifest))
     return manifest.checkpoint_id
@@ -107,7 +111,7 @@ def check_space(parent: str, placed: Sequence[Placed]) -> None:
 # --- tensors ------------------------------------------------------------------------------------------------------
 
 
-def write_files(directory: str, placed: Sequence[Placed]) -> tuple[list[FileRecord], list[Leaf]]:
+def write_files(directory: str, placed: Sequence[Placed], *, hash: Hash = "sha256") -> tuple[list[FileRecord], list[Leaf]]:
     """Write the tensors of placed leaves into the files they are assigned to.
 
     Returns:
@@ -120,14 +124,14 @@ def write_files(directory: str, placed: Sequence[Placed]) -> tuple[list[FileReco
     records: list[FileRecord] = []
     checksums: dict[tuple[str, str], str] = {}
     for name in sorted(by_file):
-        written, file_checksums = write_tensors(os.path.join(directory, name), {item.name: item.leaf for item in by_file[name]})
+        written, file_checksums = write_tensors(os.path.join(directory, name), {item.name: item.leaf for item in by_file[name]}, hash=hash)
         role = layout.role_of(name)
         records.append(FileRecord(path=name, role=role, bytes=written.num_bytes, sha256=written.sha256))
         checksums |= {(name, tensor): crc for tensor, crc in file_checksums.items()}
     return records, [_leaf_record(item, checksums) for item in placed]
 
 
-def write_tensors(path: str, tensors: Mapping[str, Tensor]) -> tuple[disk.Written, dict[str, str]]:
+def write_tensors(path: str, tensors: Mapping[str, Tensor], *, hash: Hash = "sha256") -> tuple[disk.Written, dict[str, str]]:
     """Write one safetensors file.
 
     Returns:
@@ -145,7 +149,7 @@ def write_tensors(path: str, tensors: Mapping[str, Tensor]) -> tuple[disk.Writte
                 yield block
             checksums[entry.name] = f"{checksum:08x}"
 
-    written = disk.write_file(path, blocks())
+    written = disk.write_file(path, blocks(), hash=hash)
     expected = len(header) + (entries[-1].end if entries else 0)
     if written.num_bytes != expected:
         raise CheckpointSaveError(f"{path}: wrote {written.num_bytes} bytes, expected {expected}")

@@ -54,7 +54,7 @@ def test_what_is_saved_by_hand_comes_back_from_the_root(tmp_path, make_state, as
 def test_a_save_in_the_background_sees_the_state_at_the_call(tmp_path, make_state, assert_same, monkeypatch):
     gate = threading.Event()
     original = module.write_checkpoint
-    monkeypatch.setattr(module, "write_checkpoint", lambda *args: (gate.wait(), original(*args))[1])
+    monkeypatch.setattr(module, "write_checkpoint", lambda *args, **options: (gate.wait(), original(*args, **options))[1])
     state = make_state(1)
     with Checkpointer(tmp_path) as writer:
         writer.save(state, step=1)
@@ -66,7 +66,7 @@ def test_a_save_in_the_background_sees_the_state_at_the_call(tmp_path, make_stat
 def test_one_save_at_a_time_is_in_flight_and_the_next_waits_or_is_skipped(tmp_path, make_state, monkeypatch):
     gate = threading.Event()
     original = module.write_checkpoint
-    monkeypatch.setattr(module, "write_checkpoint", lambda *args: (gate.wait(), original(*args))[1])
+    monkeypatch.setattr(module, "write_checkpoint", lambda *args, **options: (gate.wait(), original(*args, **options))[1])
     with Checkpointer(tmp_path, on_busy="skip") as writer:
         assert writer.save(make_state(1), step=1)
         assert not writer.save(make_state(2), step=2)

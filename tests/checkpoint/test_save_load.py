@@ -304,6 +304,16 @@ def test_verify_accepts_what_save_wrote(tmp_path, make_state):
     assert verify(save(tmp_path / "one", make_state(), extra={"a": 1})).extra == {"a": 1}
 
 
+def test_a_checkpoint_without_file_hashes_is_checked_by_tensor(tmp_path, make_state, assert_same):
+    path = save(tmp_path / "one", make_state(3), hash="crc32c")
+    assert {record.sha256 for record in verify(path).files} == {None}
+    assert_same(load(path, make_state(0), verify="full"), make_state(3))
+    file = tmp_path / "one" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"\x07")
+    with pytest.raises(CheckpointCorruptError, match="crc32c"):
+        verify(path)
+
+
 def test_the_manifest_is_canonical_json(tmp_path, make_state):
     save(tmp_path / "one", make_state())
     text = (tmp_path / "one" / "manifest.json").read_text()
