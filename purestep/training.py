@@ -76,19 +76,7 @@ class Training:
         grad_engine: Engine = "auto",
         ranks: Ranks = ALONE,
     ):
-        self._arguments: dict[str, Any] = {
-            "models": models,
-            "loss": loss,
-            "optimizer": optimizer,
-            "hooks": hooks,
-            "forward": forward,
-            "targets": targets,
-            "trainable": trainable,
-            "precision": precision,
-            "microbatches": microbatches,
-            "grad_engine": grad_engine,
-            "ranks": ranks,
-        }
+        self._arguments = {name: value for name, value in locals().items() if name != "self"}
         _check_choice("precision", precision, tuple(_AUTOCAST))
         _check_choice("grad_engine", grad_engine, ENGINES)
         if precision == "fp16" and optimizer.scale_loss is None:
