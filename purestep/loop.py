@@ -7,6 +7,7 @@ listeners, checkpoints among them, so that nothing is lost on resuming.
 
 import dataclasses
 import itertools
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from .core import tree
 from .core.epoch import observe, observes
 from .core.event import Event, Listener, Stop, crossed
 from .core.hook import Stage
+from .core.ranks import Ranks
 from .core.state import TrainState
 from .core.step import Step
 from .errors import DataError, StallError
@@ -95,7 +97,8 @@ def fit(
         num_epochs: Stop when so many passes over the data are complete, counted from the beginning of training.
         num_steps: Stop when so many updates have been applied, counted likewise.
         validation: What to validate on, and how often.
-        listeners: Called with every event, in order; one that returns `Stop` ends the run at that point.
+        listeners: Called with every event, in order; one that returns `Stop` ends the run at that point. Where ranks share the batches,
+            those of rank 0, and on the others those that have a true attribute `on_every_rank`; what one asks, or raises, holds for all.
         seed: Of a new state.
         step: A compiled `training.step`.
         evaluate: A compiled `training.evaluate`.
@@ -159,7 +162,8 @@ class _Run:
         device = tree.leaves(now.state.params)[0].device
         if now.epoch_step_count == 0:
             now = self.tell(Stage.BEFORE_EPOCH, now)
-        for batch in _rest_of_epoch(self.batches, now.epoch_count, now.epoch_step_count) if now.stop is None else ():
+        rest = _rest_of_epoch(self.batches, now.epoch_count, now.epoch_step_count) if now.stop is None else iter(())
+        for batch in _in_step(self.training.ranks, rest):
             now = self.one_batch(now, tree.to_device(batch, device, non_blocking=True))
             if now.stop is not None:
                 break
@@ -231,9 +235,38 @@ class _Run:
             target=self.target,
             batch=batch,
         )
-        answers = [listener(event) for listener in self.listeners]
-        asked = next((answer for answer in answers if isinstance(answer, Stop)), None)
-        return now if now.stop is not None or asked is None else now.replace(stop=asked)
+        reason = _ask_together(self.training.ranks, self.listeners, event)
+        return now if now.stop is not None or reason is None else now.replace(stop=Stop(reason))
+
+
+def _ask_together(ranks: Ranks, listeners: Sequence[Listener], event: Event) -> str | None:
+    """Why the run should end here, if a listener of any rank wants it to; the same answer, or an error, on every rank."""
+    heard = [listener for listener in listeners if ranks.rank == 0 or getattr(listener, "on_every_rank", False)]
+    try:
+        answers = [listener(event) for listener in heard]
+    except Exception as error:
+        ranks.settle(error=error)
+        raise
+    return ranks.settle(next((answer.reason for answer in answers if isinstance(answer, Stop)), None))
+
+
+def _in_step(ranks: Ranks, batches: Iterator[Any]) -> Iterator[Any]:
+    """Batches as long as every rank has one; an error in reading is one of all ranks."""
+    if ranks.world_size == 1:
+        yield from batches
+        return
+    end = object()
+    while True:
+        try:
+            batch = next(batches, end)
+        except Exception as error:
+            ranks.settle(error=error)
+            raise
+        if ranks.settle("end" if batch is end else None) is not None:
+            if batch is not end:
+                warnings.warn(f"the data of another rank has ended, so rank {ranks.rank} leaves the rest of its own", stacklevel=2)
+            return
+        yield batch
 
 
 def _cheapest(step: Any, state: TrainState) -> Step:

@@ -5,13 +5,14 @@ The result does not depend on batch size, order or padding, and nothing of train
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .core import tree
-from .core.loss import Composable, Sums, as_loss, divide
+from .core.loss import Composable, ComposedLoss, Sums, as_loss, divide
+from .core.ranks import Ranks
 from .core.state import TrainState
 from .errors import DataError
 from .hooks.weight_averages import AverageState, average
@@ -68,7 +69,7 @@ def evaluate_model(training: Training, validation: Validation, evaluate: Evaluat
 
 
 def validate(training: Training, state: TrainState, validation: Validation, evaluate: Evaluate | None = None) -> dict[str, float]:
-    """Evaluate a state on all of the validation's data.
+    """Evaluate a state on all of the validation's data; on that of all ranks, where ranks share it.
 
     Args:
         evaluate: A compiled form of `training.evaluate`, where there is one.
@@ -80,6 +81,27 @@ def validate(training: Training, state: TrainState, validation: Validation, eval
     Raises:
         DataError: If the data is empty.
     """
+    found = training.ranks.together(lambda: _pass(training, state, validation, evaluate))
+    found = _over_ranks(training.ranks, found, _loss_of(training, validation).names)
+    if found.num_batches == 0:
+        raise DataError("Validation: the data has no batches")
+    summary = {**_losses(training, validation, state, found.totals), "num_batches": float(found.num_batches), "ema": float(found.averaged)}
+    for metric, kept in zip(validation.metrics, found.accumulators, strict=True):
+        summary |= {name: float(value) for name, value in metric.result(kept).items()}
+    return summary
+
+
+class _Found(NamedTuple):
+    """What one pass has summed."""
+
+    totals: dict[str, tuple[Tensor, Tensor]]  # numerator and denominator by term
+    accumulators: list[Any]
+    num_batches: int
+    averaged: bool
+
+
+def _pass(training: Training, state: TrainState, validation: Validation, evaluate: Evaluate | None) -> _Found:
+    """Sum over the batches that this process has."""
     run = evaluate_model(training, validation, evaluate)
     params, buffers, averaged = _parameters(state, validation)
     totals: dict[str, tuple[Tensor, Tensor]] = {}
@@ -94,12 +116,23 @@ def validate(training: Training, state: TrainState, validation: Validation, eval
         if validation.batch_callback is not None:
             _call_back(validation.batch_callback, training, state, batch, predictions, sums, num_batches)
         num_batches += 1
-    if num_batches == 0:
-        raise DataError("Validation: the data has no batches")
-    summary = {**_losses(training, validation, state, totals), "num_batches": float(num_batches), "ema": float(averaged)}
-    for metric, kept in zip(validation.metrics, accumulators, strict=True):
-        summary |= {name: float(value) for name, value in metric.result(kept).items()}
-    return summary
+    return _Found(totals, accumulators, num_batches, averaged)
+
+
+def _over_ranks(ranks: Ranks, found: _Found, names: Sequence[str]) -> _Found:
+    """The sums of all ranks; one that had no batch adds zeros."""
+    if ranks.world_size == 1:
+        return found
+    nothing = torch.zeros((), dtype=torch.float64)
+    pairs = [found.totals.get(name, (nothing, nothing)) for name in names]
+    flat = ranks.sum(torch.stack([*(x.cpu() for pair in pairs for x in pair), nothing + found.num_batches]))
+    totals = {name: (flat[2 * i], flat[2 * i + 1]) for i, name in enumerate(names)}
+    accumulators = tree.map(lambda kept: ranks.sum(kept.cpu().reshape(-1)).view(kept.shape), found.accumulators)
+    return _Found(totals, accumulators, int(flat[-1]), found.averaged)
+
+
+def _loss_of(training: Training, validation: Validation) -> ComposedLoss:
+    return training.loss if validation.loss is None else as_loss(validation.loss)
 
 
 def _parameters(state: TrainState, validation: Validation) -> tuple[Any, Any, bool]:
@@ -115,8 +148,7 @@ def _add(total: tuple[Tensor, Tensor] | None, part: Sums) -> tuple[Tensor, Tenso
 
 
 def _losses(training: Training, validation: Validation, state: TrainState, totals: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, float]:
-    loss = training.loss if validation.loss is None else as_loss(validation.loss)
-    weights, _ = loss.weights(state.counters.step_count, state.counters.epoch_count)
+    weights, _ = _loss_of(training, validation).weights(state.counters.step_count, state.counters.epoch_count)
     means = {name: divide(*pair) for name, pair in totals.items()}
     summary = {"loss/total": float(sum(weights[name] * mean for name, mean in means.items()))}
     for name, mean in means.items():

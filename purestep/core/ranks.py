@@ -6,9 +6,14 @@ they are operations of the graph like any other.
 
 import dataclasses
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+from ..errors import DistributedError
+
+Result = TypeVar("Result")
 
 
 def _alone(vector: Tensor) -> Tensor:
@@ -28,6 +33,54 @@ class Ranks:
         """One verdict for all ranks: apply if all would, reject if any would. 0-d bools."""
         votes = self.sum(torch.stack([~apply, reject]).to(torch.int64))
         return votes[0] == 0, votes[1] > 0
+
+    def settle(self, wish: str | None = None, error: Exception | None = None) -> str | None:
+        """Agree between batches, on the host: every rank calls this, with what it wants and what went wrong on it.
+
+        Returns:
+            The wish of the lowest rank that has one.
+
+        Raises:
+            DistributedError: If another rank has an error; a rank raises its own.
+        """
+        if self.world_size == 1:
+            if error is not None:
+                raise error
+            return wish
+        own = 2 if error is not None else 1 if wish is not None else 0
+        votes: list[int] = self.sum(torch.tensor([own if rank == self.rank else 0 for rank in range(self.world_size)])).tolist()
+        if not any(votes):
+            return None
+        speaker = votes.index(max(votes))
+        said = self.tell(wish or "" if error is None else f"{type(error).__name__}: {error}", speaker)
+        if error is not None:
+            raise error
+        if max(votes) == 2:
+            raise DistributedError(f"rank {speaker} failed, so rank {self.rank} stops too: {said}")
+        return said
+
+    def together(self, action: Callable[[], Result]) -> Result:
+        """Run `action`, on the host; if it fails on one rank, no rank goes on.
+
+        Raises:
+            DistributedError: If it failed on another rank; a rank raises its own error.
+        """
+        try:
+            result = action()
+        except Exception as error:
+            self.settle(error=error)
+            raise
+        self.settle()
+        return result
+
+    def tell(self, text: str, speaker: int = 0) -> str:
+        """The text of one rank, on every rank; on the host."""
+        if self.world_size == 1:
+            return text
+        own = list(text.encode()) if self.rank == speaker else []
+        size = int(self.sum(torch.tensor([len(own)]))[0])
+        letters = self.sum(torch.tensor(own or [0] * size, dtype=torch.int64)) if size else torch.zeros(0)
+        return bytes(int(letter) for letter in letters.tolist()).decode()
 
 
 ALONE = Ranks()
