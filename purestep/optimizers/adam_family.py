@@ -46,7 +46,7 @@ def adamw(
 
     Args:
         mask: Which leaves decay: a pattern, a tree of bools or a function of the parameters; all by default.
-            `lambda params: tree.map(lambda p: p.ndim >= 2, params)` spares biases and scales.
+            `at_least_2d` spares biases and scales.
 
     Reference:
         Loshchilov and Hutter, "Decoupled weight decay regularization", 2019. arXiv:1711.05101

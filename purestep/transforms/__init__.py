@@ -19,7 +19,7 @@ from .conditional import conditionally_mask, conditionally_transform
 from .constraints import keep_params_nonnegative, zero_nans
 from .controlled_growth import scale_by_yogi
 from .covers import scale_by_sm3
-from .decay import add_decayed_weights
+from .decay import add_decayed_weights, at_least_2d
 from .delayed_squares import scale_by_acprop, scale_by_adopt
 from .dimensions import MuonDimensionNumbers
 from .distance_over_gradients import scale_by_distance_over_gradients, scale_by_dog, scale_by_dowg
@@ -46,6 +46,7 @@ from .norm_preserving import step_and_shrink
 from .orthogonal import orthogonalize_via_newton_schulz, scale_by_muon, scale_by_shape
 from .pass_through import identity, set_to_zero
 from .per_example import per_example_global_norm_clip, per_example_layer_norm_clip
+from .per_example_statistics import add_mean_variance_to_opt, average_per_element_updates, get_unbiased_mean_and_variance_ema
 from .percentile_clipping import clip_by_percentile
 from .plateau import reduce_on_plateau
 from .polyak_step import scale_by_polyak
@@ -172,8 +173,12 @@ TRANSFORMS = {
 __all__ = [
     "TRANSFORMS",
     "MuonDimensionNumbers",
+    "add_mean_variance_to_opt",
+    "at_least_2d",
+    "average_per_element_updates",
     "chain",
     "freeze",
+    "get_unbiased_mean_and_variance_ema",
     "hutchinson_estimator_diag_hessian",
     "incremental_update",
     "masked",

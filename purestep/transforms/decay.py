@@ -50,3 +50,11 @@ def add_decayed_weights(weight_decay: ScalarOrSchedule = 0.0, mask: Mask | None 
 
     decayed_weights = GradientTransform(init, update, "add_decayed_weights")
     return decayed_weights if mask is None else masked(decayed_weights, mask)
+
+
+def at_least_2d(params: Tree) -> Tree:
+    """The usual mask for weight decay: True for matrices and larger, False for biases and scales.
+
+    `adamw(1e-3, weight_decay=0.1, mask=at_least_2d)`.
+    """
+    return tree.map(lambda p: p.ndim >= 2, params)

@@ -4,6 +4,8 @@ https://scikit-learn.org/stable/auto_examples/neural_networks/plot_mlp_training_
 batches of 200, its initialisation and its order of samples (random_state 0), L2 term `alpha |W|^2 / (2 batch)` on weights.
 """
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -27,7 +29,7 @@ ALPHA, BATCH, EPOCHS = 1e-4, 200, 15
 
 def initial_params(random, sizes=(64, 100, 10)):
     params = {}
-    for layer, (fan_in, fan_out) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+    for layer, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
         bound = np.sqrt(6.0 / (fan_in + fan_out))
         params[f"weight{layer}"] = torch.from_numpy(random.uniform(-bound, bound, (fan_in, fan_out)))
         params[f"bias{layer}"] = torch.from_numpy(random.uniform(-bound, bound, fan_out))

@@ -5,6 +5,7 @@ import torch
 from torch.func import vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from purestep.checkpoint import load, save
 from purestep.core import tree
 from purestep.core.transform import Gated, apply_updates, chain, set_hyperparams
 from purestep.optimizers import OPTIMIZERS
@@ -122,6 +123,13 @@ def test_a_rejected_batch_leaves_parameters_and_state_as_they_are(name):
     assert_bitwise(apply_updates(params, updates), params)
     later = list(state)[1]
     assert_bitwise(new[later], state[later])
+
+
+def test_all_states_come_back_from_a_checkpoint_bitwise(tmp_path):
+    params = example_params()
+    states = {name: run(example(name), params)[1] for name in TABLE}
+    save(tmp_path / "checkpoint", states)
+    assert_bitwise(load(tmp_path / "checkpoint", like={name: example(name).init(params) for name in TABLE}), states)
 
 
 @over_the_tables

@@ -10,10 +10,14 @@ from purestep.optimizers import adam, adamw, sgd
 from purestep.transforms import (
     accumulate,
     add_decayed_weights,
+    add_mean_variance_to_opt,
     apply_every,
+    at_least_2d,
+    average_per_element_updates,
     conditionally_mask,
     conditionally_transform,
     flatten,
+    get_unbiased_mean_and_variance_ema,
     incremental_update,
     inject_hyperparams,
     lookahead,
@@ -226,6 +230,46 @@ def test_examples_are_clipped_one_by_one():
         per_example_global_norm_clip({"a": torch.ones(2, 1), "b": torch.ones(3)}, 1.0)
 
 
+def test_updates_of_examples_are_averaged_and_their_variance_is_kept():
+    updates, params = w([1.0, 2.0], [3.0, 6.0]), w(0.0, 0.0)
+    mean, _ = average_per_element_updates().update(updates, (), params)
+    transform = add_mean_variance_to_opt(sgd(1.0))
+    out, state = transform.update(updates, transform.init(params), params)
+    averages = get_unbiased_mean_and_variance_ema(state)
+    assert mean["w"].tolist() == [2.0, 4.0]
+    assert out["w"].tolist() == [-2.0, -4.0]
+    assert [leaf["w"].tolist() for leaf in averages] == [pytest.approx([2.0, 4.0]), pytest.approx([2.0, 8.0])]
+    with pytest.raises(ValueError, match="two examples"):
+        transform.update(w([1.0, 2.0]), state, params)
+
+
 def test_parameters_follow_others():
     assert float(incremental_update(w(1.0), w(0.0), 0.25)["w"]) == 0.25
     assert [float(periodic_update(w(1.0), w(0.0), torch.tensor(step), 2)["w"]) for step in range(3)] == [1.0, 0.0, 1.0]
+
+
+def test_the_mask_for_decay_takes_matrices_only():
+    params = {"weight": torch.ones(2, 2), "bias": torch.ones(2), "scale": torch.ones(())}
+    assert at_least_2d(params) == {"weight": True, "bias": False, "scale": False}
+    transform = adamw(1.0, weight_decay=0.5, mask=at_least_2d)
+    updates, _ = transform.update(tree.zeros_like(params), transform.init(params), params)
+    assert [float(leaf.sum()) for leaf in tree.leaves(updates)] == [0.0, 0.0, -2.0]
+
+
+@pytest.mark.parametrize("make", [sgd, adam, adamw])
+def test_two_steps_can_be_differentiated_by_the_learning_rate(make):
+    optimizer, start = make(0.1), w(1.0, -2.0)
+
+    def loss_after(rate):
+        params, state = start, set_hyperparams(optimizer.init(start), learning_rate=rate)
+        for _ in range(2):
+            updates, state = optimizer.update(tree.map(lambda p: p**3, params), state, params)
+            params = apply_updates(params, updates)
+        return (params["w"] ** 2).sum()
+
+    rate = torch.tensor(0.1, dtype=torch.float64)
+    by_difference = (loss_after(rate + 1e-6) - loss_after(rate - 1e-6)) / 2e-6
+    leaf = rate.clone().requires_grad_()
+    # a central difference of 1e-6 is good to about eight digits
+    torch.testing.assert_close(torch.func.grad(loss_after)(rate), by_difference, rtol=1e-6, atol=0)
+    torch.testing.assert_close(torch.autograd.grad(loss_after(leaf), leaf)[0], by_difference, rtol=1e-6, atol=0)
