@@ -16,6 +16,7 @@ import safetensors
 import torch
 from torch import Tensor
 
+from .. import __version__
 from ..errors import CheckpointSaveError
 from . import disk, layout, strictjson, tensorfile
 from .hashing import Hash
@@ -214,6 +215,7 @@ def encode_checked(manifest: Manifest) -> bytes:
 
 def _writer() -> dict[str, str | int]:
     return {
+        "purestep": __version__,
         "torch": torch.__version__,
         "safetensors": safetensors.__version__,
         "python": platform.python_version(),
