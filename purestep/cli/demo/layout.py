@@ -7,9 +7,12 @@ STATUS = "status.json"
 RESULT = "result.json"
 METRICS = "metrics.jsonl"
 CHECKPOINTS = "checkpoints"
-KILLED = os.path.join("proof", "killed")
+PROOF_DIRECTORY = "proof"
+KILLED = os.path.join(PROOF_DIRECTORY, "killed")
 """The state of the first process at the moment it was killed."""
-PROOF = os.path.join("proof", "proof.json")
+KILLED_LOG = os.path.join(PROOF_DIRECTORY, "killed_log.json")
+"""What it had logged by then."""
+PROOF = os.path.join(PROOF_DIRECTORY, "proof.json")
 WEIGHTS = "model.safetensors"
 LEARNING_CURVE = "learning_curve.png"
 PARITY = "predicted_against_true.png"

@@ -16,7 +16,6 @@ from ...core import tree
 from ...core.event import Event
 from ...core.hook import Stage
 from ...reporting import ConsoleProgress, read_metrics
-from ...reporting.jsonl import WALL_CLOCK
 from .. import documents
 from . import layout
 
@@ -24,7 +23,7 @@ from . import layout
 class Kill:
     """Listener that ends its own process after a batch, as a power cut does: nothing is closed, written or said.
 
-    Only the state at this very moment is put aside first, for the comparison.
+    Only the state and the log of this very moment are put aside first, for the comparison.
 
     Args:
         run_dir: Of the run.
@@ -38,7 +37,10 @@ class Kill:
     def __call__(self, event: Event) -> None:
         """Kill, if this is the moment."""
         if event.stage is Stage.AFTER_BATCH and event.batch_count == self._at:
-            save(os.path.join(self._run_dir, layout.KILLED), event.state, extra={"pid": os.getpid()})
+            os.makedirs(os.path.join(self._run_dir, layout.PROOF_DIRECTORY), exist_ok=True)
+            log = read_metrics(os.path.join(self._run_dir, layout.METRICS))
+            documents.write(os.path.join(self._run_dir, layout.KILLED_LOG), {"lines": log})
+            save(os.path.join(self._run_dir, layout.KILLED), event.state)
             self._progress.close()
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -64,15 +66,17 @@ class Comparison:
             return
         killed = load(os.path.join(self._run_dir, layout.KILLED), like=event.state)
         leaves = differing_leaves(killed, event.state)
-        before, after = lines_of_both(os.path.join(self._run_dir, layout.METRICS), self._at)
+        before = documents.read(os.path.join(self._run_dir, layout.KILLED_LOG))["lines"]
+        after = read_metrics(os.path.join(self._run_dir, layout.METRICS))
+        anew = sum(line["batch"] > self._resumed_at for line in after)
         proof = {
             "resumed_after_batch": self._resumed_at,
             "compared_after_batch": self._at,
             "leaves": len(tree.leaves(killed)),
             "differing_leaves": leaves,
-            "log_lines": len(before),
-            "same_log_lines": before == after,
-            "bitwise": not leaves and before == after and len(before) > 0,
+            "log_lines": anew,
+            "same_log": before == after,
+            "bitwise": not leaves and before == after and bool(before),
         }
         documents.write(os.path.join(self._run_dir, layout.PROOF), proof)
         self._progress.note(proof_text(proof))
@@ -94,24 +98,10 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
     return torch.equal(first, second)
 
 
-def lines_of_both(path: str, last_batch: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """What the latest attempt wrote so far, and what earlier ones wrote of the same batches; both without what the clock decides."""
-    lines = read_metrics(path, attempts=True)
-    start = next(line for line in reversed(lines) if line["kind"] == "start")
-    begin = (start["batch"], start["epoch"])
-
-    def taken(latest: bool) -> list[dict[str, Any]]:
-        chosen = [line for line in lines if line["kind"] != "start" and (line["attempt"] == start["attempt"]) is latest]
-        inside = [line for line in chosen if begin < (line["batch"], line["epoch"]) and line["batch"] <= last_batch]
-        return [{key: value for key, value in line.items() if key not in WALL_CLOCK} for line in inside]
-
-    return taken(latest=False), taken(latest=True)
-
-
 def proof_text(proof: dict[str, Any]) -> str:
     """What came out, in one line."""
     if not proof["bitwise"]:
-        parts = [*proof["differing_leaves"], *([] if proof["same_log_lines"] else ["the log"])]
+        parts = [*proof["differing_leaves"], *([] if proof["same_log"] else ["the log"])]
         return f"the resumed run DIFFERS from the killed one after batch {proof['compared_after_batch']}: {', '.join(parts)}"
     return (
         f"batch {proof['compared_after_batch']} reached again: all {proof['leaves']} leaves of the state and all "

@@ -4,9 +4,11 @@ import pytest
 import torch
 
 import purestep as ps
-from purestep.cli.demo.proof import differing_leaves, lines_of_both, same_bits
+from purestep.cli import documents
+from purestep.cli.demo import layout
+from purestep.cli.demo.proof import Comparison, differing_leaves, same_bits
 from purestep.core.hook import Stage
-from purestep.reporting import JsonlWriter
+from purestep.reporting import ConsoleProgress, JsonlWriter, read_metrics
 
 from ...reporting.events import event
 
@@ -35,18 +37,40 @@ def test_leaves_that_differ_are_named():
     assert {"params.w", "params.v", "counters.step_count"} <= set(differing_leaves(state, other))
 
 
-def write(path, start, losses):
+def compare(run_dir, killed_loss, resumed_loss):
+    """Put aside what a process knew that was killed after batch 4, and compare one that resumed after batch 2."""
+    path = run_dir / layout.METRICS
+    run(path, 0, [1.0, 2.0, 3.0, killed_loss])
+    (run_dir / layout.PROOF_DIRECTORY).mkdir()
+    documents.write(str(run_dir / layout.KILLED_LOG), {"lines": read_metrics(path)})
+    ps.save(run_dir / layout.KILLED, event(batch=4).state)
     log = JsonlWriter(path, every_n_batches=1)
-    log(event(Stage.BEFORE_TRAINING, batch=start))
-    for number, loss in enumerate(losses, start=start + 1):
-        log(event(batch=number, metrics={"loss": torch.tensor(loss)}))
+    comparison = Comparison(str(run_dir), 4, ConsoleProgress(mode="none"))
+    run(path, 2, [3.0, resumed_loss], [log, comparison])
+    return documents.read(str(run_dir / layout.PROOF))
 
 
-@pytest.mark.parametrize(("again", "same"), [([3.0, 4.0], True), ([3.0, 4.5], False), ([3.0], False)])
-def test_the_lines_of_the_killed_process_and_of_the_resumed_one_are_compared(tmp_path, again, same):
-    path = tmp_path / "metrics.jsonl"
-    write(path, 0, [1.0, 2.0, 3.0, 4.0])
-    write(path, 2, again)
-    before, after = lines_of_both(str(path), 4)
-    assert [line["batch"] for line in before] == [3, 4]
-    assert (before == after) is same
+def run(path, start, losses, listeners=None):
+    """Tell listeners of batches after `start`."""
+    hearing = [JsonlWriter(path, every_n_batches=1)] if listeners is None else listeners
+    moments = [event(batch=number, metrics={"loss": torch.tensor(loss)}) for number, loss in enumerate(losses, start=start + 1)]
+    for moment in [event(Stage.BEFORE_TRAINING, batch=start), *moments]:
+        for listener in hearing:
+            listener(moment)
+
+
+def test_a_resumed_process_with_the_state_and_the_log_of_the_killed_one_is_proved_the_same(tmp_path):
+    assert compare(tmp_path, killed_loss=4.0, resumed_loss=4.0) == {
+        "resumed_after_batch": 2,
+        "compared_after_batch": 4,
+        "leaves": 7,
+        "differing_leaves": [],
+        "log_lines": 2,
+        "same_log": True,
+        "bitwise": True,
+    }
+
+
+def test_one_other_number_in_the_log_is_no_proof(tmp_path):
+    proof = compare(tmp_path, killed_loss=4.0, resumed_loss=4.0 + 2**-21)
+    assert (proof["same_log"], proof["bitwise"]) == (False, False)
