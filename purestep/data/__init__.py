@@ -1,27 +1,38 @@
-"""From stored structures to batches: stores, the order of samples, neighbour lists, padding, the loader."""
+"""From stored structures to batches: conversion, stores, the order of samples, neighbour lists, padding, the loader."""
 
 from .batch import AtomicBatch
 from .collating import collate, collate_parts
-from .convert import arrays_from_frames, store_from_npz
+from .conversion import Conversion, Report, append_converted, convert
+from .flat_arrays import arrays_from_frames
 from .frames import PreparedFrames, prepare
 from .loader import Loader, stack
 from .neighbours import neighbour_list
 from .order import batch_indices, index_at, num_batches, permutation
 from .padding import Padding, plan_padding
 from .references import fit_reference_energies
-from .store import AtomicStore, Subset, shipped, write_store
+from .splitting import HashSplit
+from .store import AtomicStore, Subset, shipped
+from .units import Units
+from .writing import append_frames, write_store
 
 __all__ = [
     "AtomicBatch",
     "AtomicStore",
+    "Conversion",
+    "HashSplit",
     "Loader",
     "Padding",
     "PreparedFrames",
+    "Report",
     "Subset",
+    "Units",
+    "append_converted",
+    "append_frames",
     "arrays_from_frames",
     "batch_indices",
     "collate",
     "collate_parts",
+    "convert",
     "fit_reference_energies",
     "index_at",
     "neighbour_list",
@@ -31,6 +42,5 @@ __all__ = [
     "prepare",
     "shipped",
     "stack",
-    "store_from_npz",
     "write_store",
 ]

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from purestep.data import AtomicStore, arrays_from_frames, fit_reference_energies, shipped, store_from_npz, write_store
-from purestep.data.store import fingerprint
+from purestep.data import AtomicStore, arrays_from_frames, fit_reference_energies, shipped, write_store
+from purestep.data.layout import fingerprint
 from purestep.errors import DataError
 
 
@@ -27,7 +27,7 @@ def test_a_store_is_opened_again_by_its_path(store):
 
 
 def test_frames_across_chunks_are_read_whole(arrays, frames, tmp_path, monkeypatch):
-    monkeypatch.setattr("purestep.data.store._CHUNK_ROWS", 3)
+    monkeypatch.setattr("purestep.data.writing._CHUNK_ROWS", 3)
     store = write_store(tmp_path / "small_chunks.zarr", arrays)
     assert all(np.array_equal(store[number]["positions"], frame["positions"]) for number, frame in enumerate(frames))
     assert [store[number]["energy"] for number in range(7)] == [frame["energy"] for frame in frames]
@@ -133,9 +133,17 @@ def test_frames_make_the_flat_arrays_again(arrays, frames):
     assert all(np.array_equal(flat[key], arrays[key]) for key in flat)
 
 
-def test_frames_with_different_keys_are_refused(frames):
-    with pytest.raises(DataError, match="frame 1 has the keys"):
-        arrays_from_frames([frames[0], {"numbers": frames[1]["numbers"]}])
+def test_what_a_frame_lacks_is_nan_or_no_cell(frames):
+    crystal = {**frames[1], "cell": 4 * np.eye(3), "pbc": np.ones(3, dtype=bool)}
+    bare = {key: frames[0][key] for key in ("numbers", "positions")}
+    flat = arrays_from_frames([bare, crystal])
+    assert np.isnan(flat["energy"][0]) and np.isnan(flat["forces"][:3]).all() and flat["energy"][1] == crystal["energy"]
+    assert not flat["cell"][0].any() and flat["pbc"].tolist() == [[False] * 3, [True] * 3]
+
+
+def test_a_whole_number_that_only_some_frames_have_is_refused(frames):
+    with pytest.raises(DataError, match="charge: some frames have it and some do not"):
+        arrays_from_frames([{**frames[0], "charge": np.int64(1)}, frames[1]])
 
 
 def test_reference_energies_are_found_where_composition_explains_everything():
@@ -150,14 +158,6 @@ def test_reference_energies_see_the_training_part_only(store, arrays):
     assert store.reference_energies == fit_reference_energies(arrays["ptr"], arrays["numbers"], arrays["energy"], training)
     changed = np.where(training, arrays["energy"], 1e6)
     assert store.reference_energies == fit_reference_energies(arrays["ptr"], arrays["numbers"], changed, training)
-
-
-def test_npz_files_become_stores_with_stress_as_a_matrix(arrays, tmp_path):
-    voigt = np.arange(42.0).reshape(7, 6)
-    np.savez(tmp_path / "set.npz", **arrays, cell=np.tile(4 * np.eye(3), (7, 1, 1)), stress=voigt, sigma=np.zeros(7))
-    frame = store_from_npz(tmp_path / "set.npz", tmp_path / "set.zarr")[1]
-    assert frame["stress"].tolist() == [[6.0, 11.0, 10.0], [11.0, 7.0, 9.0], [10.0, 9.0, 8.0]]
-    assert frame["pbc"].all() and "sigma" not in frame
 
 
 def test_the_shipped_molecules_are_complete_and_split_by_molecule():
