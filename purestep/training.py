@@ -88,6 +88,8 @@ class Training:
         """The loss as a weighted sum of terms."""
         self.hooks = tuple(hooks)
         self.optimizer = optimizer
+        self.models = models
+        """The modules given, as they are."""
         self.ranks = ranks
         """Who else shares each batch."""
         self.trainable: frozenset[str] = names

@@ -4,8 +4,19 @@
 share of the batch, and sums over ranks are operations of that step.
 """
 
+from .checks import SameState, check_same_state, collective_order_checked
 from .parallel import data_parallel, shard
 from .reduction import sum_over_ranks
 from .topology import Topology, init, shutdown
 
-__all__ = ["init", "shutdown", "Topology", "data_parallel", "shard", "sum_over_ranks"]
+__all__ = [
+    "init",
+    "shutdown",
+    "Topology",
+    "data_parallel",
+    "shard",
+    "sum_over_ranks",
+    "SameState",
+    "check_same_state",
+    "collective_order_checked",
+]

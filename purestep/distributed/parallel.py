@@ -1,15 +1,16 @@
 """Training that shares each batch among ranks: `data_parallel` makes it out of a training for one process, `shard` cuts a loader."""
 
-from typing import Any
+from typing import Any, get_args
 
 from ..core.ranks import Ranks
 from ..core.transform import GradientTransform, chain
 from ..training import Training
+from .batch_norm import Statistics, with_statistics
 from .reduction import share_nonfinite, sum_over_ranks
 from .topology import Topology
 
 
-def data_parallel(training: Training, topology: Topology) -> Training:
+def data_parallel(training: Training, topology: Topology, *, batch_norm: Statistics = "local") -> Training:
     """The same training, each batch shared among the ranks of a topology.
 
     Every rank holds the same state. Parameters, metrics and counters come out as if one process had seen the whole batch: losses are
@@ -19,11 +20,19 @@ def data_parallel(training: Training, topology: Topology) -> Training:
     Args:
         training: For one process.
         topology: From `init`.
+        batch_norm: `"local"`: batch normalisation takes the statistics of each rank's own share, and averages the running ones;
+            `"synchronised"`: it takes those of the whole batch, exactly, at two collectives for each layer and direction.
+
+    Raises:
+        ValueError: If `batch_norm` is unknown.
     """
     ranks = topology.ranks
+    if batch_norm not in get_args(Statistics):
+        raise ValueError(f"data_parallel: batch_norm must be one of {', '.join(get_args(Statistics))}, got {batch_norm!r}")
     if ranks.world_size == 1:
         return training
-    return training.replace(optimizer=over_ranks(training.optimizer, ranks), ranks=ranks)
+    optimizer = over_ranks(training.optimizer, ranks)
+    return training.replace(models=with_statistics(training.models, ranks, batch_norm), optimizer=optimizer, ranks=ranks)
 
 
 def over_ranks(optimizer: GradientTransform, ranks: Ranks) -> GradientTransform:

@@ -1,5 +1,6 @@
 """What every rank needs, imported once before the ranks are forked."""
 
+import torch._functorch.aot_autograd
 import torch.distributed  # noqa: F401
 
 import purestep as ps

@@ -56,7 +56,7 @@ def test_state_and_metrics_are_those_of_one_process(world_size):
 def test_microbatches_on_two_ranks_are_those_of_one_process():
     cases = [(optimizer, SPLITS[2][:1] + SPLITS[2][3:], {"microbatches": 3}) for optimizer in ("gated", "window")]
     by_rank = run_ranks(2, scenarios.train_many, cases)
-    for number, (optimizer, splits, changes) in enumerate(cases):
+    for number, (optimizer, splits, _) in enumerate(cases):
         batches = [scenarios.samples(12, seed) for seed in range(len(splits))]
         own = scenarios.training(optimizer)
         state, _ = scenarios.run_steps(own.step, own.init(), batches)
