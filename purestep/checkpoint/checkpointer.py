@@ -85,8 +85,12 @@ class Checkpointer:
         with saving(self.root):
             make_root(self.root)
             self._lock = lock_root(self.root)
-            clean(self.root)
-            newest = next((found.manifest for found in reversed(scan(self.root).checkpoints)), None)
+            try:
+                clean(self.root)
+                newest = next((found.manifest for found in reversed(scan(self.root).checkpoints)), None)
+            except BaseException:
+                unlock_root(self._lock)
+                raise
         self.run_id = run_id or (newest.run_id if newest else str(uuid.uuid4()))
         self._parent_id = newest.checkpoint_id if newest else None
         self._newest_label: int | None = None

@@ -10,7 +10,7 @@ from . import layout
 from .hashing import Hash
 from .manifest import Reason
 from .staging import clean, is_kept
-from .store import read_manifest
+from .store import label_from_name, read_manifest
 from .write import about_state, saving, write_checkpoint
 
 
@@ -32,7 +32,7 @@ def save(
     Args:
         path: The directory of the checkpoint; missing parents are created.
         state: Any tree of tensors, bools, ints, floats and strings.
-        label: Number of the checkpoint; default the state's `batch_count`, else 0.
+        label: Number of the checkpoint; default that in a name like `step-0000000123`, else the state's `batch_count`, else 0.
         extra: Plain JSON to keep beside the state in the same commit, such as the data position; `load_extra` returns it.
         metrics: Numbers by which a checkpoint can be chosen as the best.
         hash: `"sha256"` gives every file one, computed in a second thread beside the write; `"crc32c"` leaves it at the checksum of
@@ -47,7 +47,10 @@ def save(
     """
     path = os.path.abspath(os.fspath(path))
     placed = layout.place(state)
-    about = about_state(state, label, reason=reason, extra=extra, metrics=dict(metrics or {}))
+    named = label_from_name(os.path.basename(path))
+    if label is not None and named not in (None, label):
+        raise ValueError(f"{path} bears the number {named}, label= says {label}; a root would not find it")
+    about = about_state(state, named if label is None else label, reason=reason, extra=extra, metrics=dict(metrics or {}))
     with saving(path):
         check_replaceable(path)
         parent, name = os.path.split(path)

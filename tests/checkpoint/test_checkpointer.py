@@ -246,6 +246,16 @@ def test_a_second_writer_of_this_process_is_refused(tmp_path):
     Checkpointer(tmp_path).close()
 
 
+def test_a_root_that_cannot_be_read_is_not_left_locked(tmp_path, monkeypatch):
+    def broken(root, name=None):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch, pytest.raises(CheckpointSaveError, match="Input/output error"):
+        patch.setattr(module, "clean", broken)
+        Checkpointer(tmp_path)
+    Checkpointer(tmp_path).close()
+
+
 def test_a_second_writer_of_another_process_is_refused_until_the_first_is_dead(tmp_path):
     context = multiprocessing.get_context("spawn")
     ready = context.Event()

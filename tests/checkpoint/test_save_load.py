@@ -107,6 +107,13 @@ def test_labels_and_counters_are_those_of_the_state(tmp_path, make_state):
     assert manifest.metrics == {"loss": (0.1).hex(), "bad": "nan"}
 
 
+def test_a_name_with_a_number_gives_the_label(tmp_path):
+    save(tmp_path / "step-0000000012", {"w": torch.ones(1)})
+    assert load(tmp_path, {"w": torch.zeros(1)})["w"] == 1
+    with pytest.raises(ValueError, match="bears the number 13, label= says 4"):
+        save(tmp_path / "step-0000000013", {"w": torch.ones(1)}, label=4)
+
+
 def test_extra_comes_back_as_it_was_given(tmp_path):
     extra = {"epoch": 3, "none": None, "nested": {"list": [1, 2.5, "x", None, True]}}
     save(tmp_path / "one", {"w": torch.ones(1)}, extra=extra)
