@@ -45,7 +45,7 @@ def potential_run():
 
 def rounding_of_torch():
     """What plain torch makes of some numbers here."""
-    x = torch.linspace(0.1, 2.0, 48, dtype=torch.float64)
+    x = torch.linspace(0.1, 2.0, 96, dtype=torch.float64)
     functions = (torch.tanh, torch.exp, torch.log, torch.cos, torch.sin, torch.sqrt, torch.sigmoid, torch.expm1, torch.log1p)
     products = [x[: 8 * size].view(8, size) @ x[: 4 * size].view(size, 4) for size in (4, 6, 12)]
     return [float(value) for value in (*(fn(x).sum() for fn in functions), *(product.square().sum() for product in products), x.var())]
@@ -58,14 +58,10 @@ def stored(name):
     return [float.fromhex(text) for text in json.loads(STORED.read_text(encoding="utf-8"))[name]]
 
 
-same_rounding = pytest.mark.skipif(
-    rounding_of_torch() != stored("torch"), reason="torch rounds otherwise here than where the run was stored"
-)
-
-
-@same_rounding
 @pytest.mark.parametrize("name", RUNS)
 def test_a_golden_run_gives_the_stored_losses_bit_for_bit(name):
+    if rounding_of_torch() != stored("torch"):
+        pytest.skip("torch rounds otherwise here than where the run was stored")
     assert RUNS[name]() == stored(name)
 
 
