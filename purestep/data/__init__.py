@@ -6,10 +6,12 @@ from .conversion import Conversion, Report, append_converted, convert
 from .flat_arrays import arrays_from_frames
 from .frames import PreparedFrames, prepare
 from .loader import Loader, stack
+from .neighbour_operator import with_neighbours
 from .neighbours import neighbour_list
 from .order import batch_indices, index_at, num_batches, permutation
 from .padding import Padding, plan_padding
 from .references import fit_reference_energies
+from .skin import SkinList, reuse
 from .splitting import HashSplit
 from .store import AtomicStore, Subset, shipped
 from .units import Units
@@ -24,6 +26,7 @@ __all__ = [
     "Padding",
     "PreparedFrames",
     "Report",
+    "SkinList",
     "Subset",
     "Units",
     "append_converted",
@@ -40,7 +43,9 @@ __all__ = [
     "permutation",
     "plan_padding",
     "prepare",
+    "reuse",
     "shipped",
     "stack",
+    "with_neighbours",
     "write_store",
 ]

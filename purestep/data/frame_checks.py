@@ -121,7 +121,7 @@ def _split(given: Any) -> np.ndarray:
     name = str(given).lower()
     if name not in _NAMES_OF_SPLITS:
         raise BadFrameError(f"unknown part {given!r}; expected train, validation or test")
-    return np.uint8(_NAMES_OF_SPLITS[name])
+    return np.array(_NAMES_OF_SPLITS[name], dtype=np.uint8)
 
 
 def _matrix(key: str, given: np.ndarray) -> np.ndarray:
