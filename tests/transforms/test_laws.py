@@ -132,7 +132,11 @@ def test_all_states_come_back_from_a_checkpoint_bitwise(tmp_path):
     assert_bitwise(load(tmp_path / "checkpoint", like={name: example(name).init(params) for name in TABLE}), states)
 
 
-@over_the_tables
+# A line search is a long loop, unrolled in the trace.
+LONG_TRACES = {"optimizers.lbfgs", "transforms.scale_by_zoom_linesearch"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name in LONG_TRACES else ()) for name in sorted(TABLE)])
 def test_a_traced_update_gives_the_eager_numbers(name):
     update, arguments = update_of(name)
     leaves, structure = tree.flatten(arguments)
