@@ -10,14 +10,12 @@ import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
-import torch
-from torch import Tensor
-
 from ..core import tree
 from ..core.state import check_not_consumed, mark_consumed
-from ..errors import CaptureError, RecompileError
+from ..errors import RecompileError
 from .backends import BACKENDS, Backend
 from .graph import CaptureRecord, Graph
+from .key import difference, kind, surroundings
 from .trace import capture_by_dynamo, capture_by_trace
 
 Capture = Literal["auto", "trace", "dynamo"]
@@ -65,6 +63,7 @@ class Compiled:
     def __init__(self, step: Callable[..., Any], donate: bool, engine: str, on_recompile: str, backend: Backend):
         self._step, self._donate, self._engine = step, donate, engine
         self._on_recompile, self._backend = on_recompile, backend
+        self._at = getattr(step, "at", None)  # cheaper forms of the step, chosen between batches
         self._graphs: dict[Any, list[Graph]] = {}
         self._records: list[CaptureRecord] = []
 
@@ -72,9 +71,9 @@ class Compiled:
         """Call the function, capturing it first where this kind of arguments is new."""
         if args:
             check_not_consumed(args[0], "compiled step")
-        step = self._step.at(args[0]) if args and hasattr(self._step, "at") else self._step
+        step = self._at(args[0]) if self._at is not None else self._step
         leaves, spec = tree.flatten((args, kwargs))
-        key = (step, spec, tuple([_kind(leaf) for leaf in leaves]))
+        key = (step, spec, surroundings(), tuple([kind(leaf) for leaf in leaves]))
         graph = next((graph for graph in self._graphs.get(key, ()) if graph.holds(leaves)), None)
         if graph is None:
             graph = self._capture(key, leaves)
@@ -88,7 +87,7 @@ class Compiled:
         return list(self._records)
 
     def _capture(self, key: Any, leaves: list[Any]) -> Graph:
-        step, spec, _ = key
+        step, spec, *_ = key
         reason = self._why(key)
         if any(known == step for known, *_ in self._graphs) and self._on_recompile != "ignore":
             message = f"the compiled step needs capture number {len(self._records) + 1}: {reason}"
@@ -106,46 +105,13 @@ class Compiled:
             return "first call"
         if key in self._graphs:
             return f"a number that the step reads from a tensor changed: {self._graphs[key][-1].reads()}"
-        step, spec, kinds = key
+        step, spec, around, kinds = key
         if all(known != step for known, *_ in self._graphs):
             return "another form of the step, for batches that leave an accumulation window open"
-        known = [old for old in self._graphs if old[:2] == (step, spec)]
-        if not known:
+        same = [old for old in self._graphs if old[:2] == (step, spec)]
+        if not same:
             return "the structure of the arguments changed"
-        names = tree.paths(tree.unflatten(spec, kinds)) if not any(isinstance(kind, tuple) for kind in kinds) else None
-        nearest = min((old[2] for old in known), key=lambda old: sum(a != b for a, b in zip(old, kinds, strict=True)))
-        i = next(i for i, (a, b) in enumerate(zip(nearest, kinds, strict=True)) if a != b)
-        where = names[i] if names else f"leaf {i}"
-        return f"{where} was {nearest[i]}, is {kinds[i]}"
-
-
-@dataclasses.dataclass(frozen=True)
-class _Kind:
-    """What the compiled code relies on and does not check itself."""
-
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-    requires_grad: bool
-
-    def __str__(self) -> str:
-        return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)} on {self.device}"
-
-
-def _kind(leaf: Any) -> Any:
-    if isinstance(leaf, Tensor):
-        return _Kind(tuple(leaf.shape), leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad)
-    try:
-        hash(leaf)
-    except TypeError:
-        raise CaptureError(
-            f"a leaf of type {type(leaf).__name__} is neither a tensor nor hashable, so it cannot be part of a captured step"
-        ) from None
-    return _Constant(type(leaf), leaf)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Constant:
-    type: type
-    value: Any
+        nearest = min(same, key=lambda old: sum(a != b for a, b in zip(old[3], kinds, strict=True)))
+        if nearest[3] == kinds:
+            return f"autocast, default dtype or determinism changed from {nearest[2]} to {around}"
+        return difference(spec, nearest[3], kinds)

@@ -51,9 +51,12 @@ def capture_by_trace(step: Callable[..., Any], leaves: list[Any], spec: Any, don
     guard, graph = _split_guards(graph, len(reads.reads))
     run, constants = _compile_with_constants(graph, [leaves[i].detach() for i in positions], backend)
 
+    only_tensors = len(positions) == len(leaves)
+
     def call(leaves: list[Any]) -> Any:
+        tensors = leaves if only_tensors else [leaves[i] for i in positions]
         with torch.no_grad():  # the graph holds its backward already
-            results = run(*[leaves[i] for i in positions], *constants)
+            results = run(*tensors, *constants)
         return out.rebuild([*leaves[:num_state], *results] if donate else results)
 
     def check(leaves: list[Any]) -> Any:
@@ -72,13 +75,17 @@ class _Results:
     def __init__(self) -> None:
         self.spec: Any = None
         self.constants: list[Any] = []
+        self.only_tensors = True
 
     def note(self, results: Any) -> list[Tensor]:
         flat, self.spec = tree.flatten(results)
         self.constants = [None if isinstance(x, Tensor) else x for x in flat]
+        self.only_tensors = all(x is None for x in self.constants)
         return [x for x in flat if isinstance(x, Tensor)]
 
     def rebuild(self, tensors: Any) -> Any:
+        if self.only_tensors:
+            return tree.unflatten(self.spec, tensors)
         fresh = iter(tensors)
         return tree.unflatten(self.spec, [next(fresh) if x is None else x for x in self.constants])
 

@@ -1,0 +1,41 @@
+"""One variant of one workload in a process of its own: `python -m tests.benchmarks.speed.worker WORKLOAD VARIANT`.
+
+Answers on stdout, one line of JSON each: first that it is ready (or why not), then for every number of steps read from stdin the times
+and the last loss.
+"""
+
+import json
+import sys
+import time
+import warnings
+
+import torch
+
+from .variants import VARIANTS
+from .workloads import WORKLOADS
+
+
+def main(workload_name: str, variant: str) -> None:
+    """Set up, then run what is asked for until stdin ends."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    workload = WORKLOADS[workload_name]
+    answer = sys.stdout
+    sys.stdout = sys.stderr  # peers print
+    try:
+        began = time.perf_counter()
+        run = VARIANTS[variant](workload)
+        run(2 * workload.accumulate)
+        print(json.dumps({"first_calls": time.perf_counter() - began}), file=answer, flush=True)
+    except Exception as error:  # a peer that is missing or cannot do this workload is a line in the table
+        print(json.dumps({"error": f"{type(error).__name__}: {error}"[:200]}), file=answer, flush=True)
+        return
+    for line in sys.stdin:
+        wall, cpu = time.perf_counter(), time.process_time()
+        loss = run(int(line))
+        times = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu, "loss": loss}
+        print(json.dumps(times), file=answer, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
