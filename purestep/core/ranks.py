@@ -16,6 +16,15 @@ from ..errors import DistributedError
 Result = TypeVar("Result")
 
 
+_KNOWN = "known_to_all"
+
+
+def known_to_all(error: Exception) -> Exception:
+    """The same error, marked as one that every rank has heard of, or none can: nobody tells the others again."""
+    setattr(error, _KNOWN, True)
+    return error
+
+
 def _alone(vector: Tensor) -> Tensor:
     return vector
 
@@ -43,9 +52,9 @@ class Ranks:
         Raises:
             DistributedError: If another rank has an error; a rank raises its own.
         """
+        if error is not None and (self.world_size == 1 or hasattr(error, _KNOWN)):
+            raise error
         if self.world_size == 1:
-            if error is not None:
-                raise error
             return wish
         own = 2 if error is not None else 1 if wish is not None else 0
         votes: list[int] = self.sum(torch.tensor([own if rank == self.rank else 0 for rank in range(self.world_size)])).tolist()
@@ -54,9 +63,9 @@ class Ranks:
         speaker = votes.index(max(votes))
         said = self.tell(wish or "" if error is None else f"{type(error).__name__}: {error}", speaker)
         if error is not None:
-            raise error
+            raise known_to_all(error)
         if max(votes) == 2:
-            raise DistributedError(f"rank {speaker} failed, so rank {self.rank} stops too: {said}")
+            raise known_to_all(DistributedError(f"rank {speaker} failed, so rank {self.rank} stops too: {said}"))
         return said
 
     def together(self, action: Callable[[], Result]) -> Result:

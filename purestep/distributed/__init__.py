@@ -7,6 +7,7 @@ share of the batch, and sums over ranks are operations of that step.
 from .checks import SameState, check_same_state, collective_order_checked
 from .parallel import data_parallel, shard
 from .reduction import sum_over_ranks
+from .saving import SharedCheckpoints, restore
 from .topology import Topology, init, shutdown
 
 __all__ = [
@@ -16,6 +17,8 @@ __all__ = [
     "data_parallel",
     "shard",
     "sum_over_ranks",
+    "SharedCheckpoints",
+    "restore",
     "SameState",
     "check_same_state",
     "collective_order_checked",

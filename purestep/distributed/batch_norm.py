@@ -64,8 +64,8 @@ def _local(module: _BatchNorm, x: Tensor, ranks: Ranks) -> Tensor:
     out = type(module).forward(module, x)
     if module.running_mean is not None and module.running_var is not None:
         mean = ranks.sum(torch.cat([module.running_mean, module.running_var])) / ranks.world_size
-        module.running_mean.copy_(mean[: module.num_features])
-        module.running_var.copy_(mean[module.num_features :])
+        # new tensors: the backward pass has kept the old ones, which must not change under it
+        module.running_mean, module.running_var = mean.split(module.num_features)
     return out
 
 

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
+from ..core.ranks import known_to_all
 from ..errors import DistributedError
 
 _library = torch.library.Library("purestep", "DEF")
@@ -83,9 +84,12 @@ def run_collective(operation: Callable[[], object], what: str) -> None:
     try:
         operation()
     except RuntimeError as error:
-        raise DistributedError(
-            f"rank {dist.get_rank()} of {dist.get_world_size()} waited in vain for another rank in a {what}: it has ended, hangs, or is "
-            f"doing something else; look at the logs of the other ranks ({str(error).splitlines()[0][:300]})"
+        cause = str(error).splitlines()[0][:300]
+        raise known_to_all(
+            DistributedError(
+                f"rank {dist.get_rank()} of {dist.get_world_size()} waited in vain for another rank in a {what}: it has ended, hangs, or "
+                f"is doing something else; look at the logs of the other ranks ({cause})"
+            )
         ) from error
 
 

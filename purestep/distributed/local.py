@@ -1,10 +1,11 @@
 """What each rank has of its own in a state that is else the same everywhere: the sums of an open accumulation window.
 
-In a checkpoint such a leaf gets a first axis over ranks. A world of the same size gets its own leaves back, bit for bit; in another
-world rank 0 gets the sum and the others begin with zeros, which is the same window.
+A saved state holds the sum over ranks in their place, which is the same window for one process or for another number of ranks, who put
+it on rank 0. Beside it lie the sums of every rank, so that a world of the same size gets its own back, bit for bit.
 """
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -16,42 +17,79 @@ from ..core.transform import children
 from ..transforms.accumulation import AccumulateState
 
 
-def local_prefixes(node: Any, path: str = "") -> list[str]:
+def local_prefixes(node: Any) -> list[str]:
     """Paths of the subtrees that differ by rank."""
-    if isinstance(node, AccumulateState):
-        return [f"{path}.total".lstrip(".")]
-    return [prefix for key, child in children(node) if not isinstance(child, Tensor) for prefix in local_prefixes(child, f"{path}.{key}")]
+    return [f"{path}.total" for path, _ in _windows(node, "")]
 
 
-def gather_local(state: Any, ranks: Ranks) -> Any:
-    """The state with a first axis over ranks in every local leaf; the same on every rank. All ranks call it."""
-
-    def gathered(leaf: Tensor) -> Tensor:
-        own = torch.zeros(ranks.world_size, *leaf.shape, dtype=leaf.dtype, device=leaf.device)
-        own[ranks.rank] = leaf
-        return ranks.sum(own.reshape(-1)).view(own.shape)
-
-    return _map_local(gathered, state)
-
-
-def with_rank_axis(state: Any, world_size: int) -> Any:
-    """A state of the form that `gather_local` gives, for loading into."""
-    return _map_local(lambda leaf: torch.zeros(world_size, *leaf.shape, dtype=leaf.dtype, device=leaf.device), state)
-
-
-def scatter_local(state: Any, ranks: Ranks, world_size: int) -> Any:
-    """The inverse of `gather_local`, on a world that may differ from the one, of `world_size` ranks, that gathered."""
-
-    def own(leaf: Tensor) -> Tensor:
-        if ranks.world_size == world_size:
-            return leaf[ranks.rank].clone()
-        return leaf.sum(0) if ranks.rank == 0 else torch.zeros_like(leaf[0])
-
-    return _map_local(own, state)
-
-
-def _map_local(fn: Callable[[Tensor], Tensor], state: Any) -> Any:
-    prefixes = tuple(f"{prefix}." for prefix in local_prefixes(state))
-    if not prefixes:
+def gather_windows(state: Any, ranks: Ranks) -> Any:
+    """A state to save, the same on every rank; all ranks call it. Where no window is open it is the state as it is."""
+    windows = dict(_windows(state, ""))
+    if ranks.world_size == 1 or not any(bool(window.micro_step > 0) for window in windows.values()):
         return state
-    return tree.map_with_path(lambda path, leaf: fn(leaf) if path.startswith(prefixes) else leaf, state)
+    by_rank = {path: tree.map(lambda leaf: _of_all(leaf, ranks), window.total) for path, window in windows.items()}
+    summed = {path: tree.map(lambda leaf: leaf.sum(0), totals) for path, totals in by_rank.items()}
+    return _with_extra(_with_totals(state, summed), ranks, by_rank)
+
+
+def room_for_windows(state: Any, ranks: Ranks) -> tuple[Any, str]:
+    """A state to load into, with room for the windows of each rank, NaN until something is loaded; and the pattern of their paths."""
+    windows = dict(_windows(state, ""))
+    if ranks.world_size == 1 or not windows:
+        return state, ""
+    empty = {path: tree.map(lambda leaf: _nan(leaf, ranks.world_size), window.total) for path, window in windows.items()}
+    return _with_extra(state, ranks, empty), f"hook_state.{_name(ranks)}.*"
+
+
+def scatter_windows(state: Any, ranks: Ranks) -> Any:
+    """The state of one rank, out of what was loaded into `room_for_windows`."""
+    windows = dict(_windows(state, ""))
+    if ranks.world_size == 1 or not windows:
+        return state
+    by_rank = state.hook_state[_name(ranks)]
+    own = {}
+    for path, window in windows.items():
+        saved = by_rank[_key(path)]
+        if any(bool(leaf.isnan().any()) for leaf in tree.leaves(saved)):  # a closed window, or one of another world
+            own[path] = window.total if ranks.rank == 0 else tree.zeros_like(window.total)
+        else:
+            own[path] = tree.map(lambda leaf: leaf[ranks.rank].clone(), saved)
+    rest = {name: kept for name, kept in state.hook_state.items() if name != _name(ranks)}
+    return _with_totals(dataclasses.replace(state, hook_state=rest), own)
+
+
+def _windows(node: Any, path: str) -> Iterator[tuple[str, AccumulateState]]:
+    if isinstance(node, AccumulateState):
+        yield path, node
+        return
+    for key, child in children(node):
+        if not isinstance(child, Tensor):
+            yield from _windows(child, f"{path}.{key}" if path else key)
+
+
+def _with_totals(state: Any, totals: dict[str, Any]) -> Any:
+    flat = {f"{path}.total.{inner}": leaf for path, total in totals.items() for inner, leaf in tree.items(total)}
+    return tree.map_with_path(lambda path, leaf: flat.get(path, leaf), state)
+
+
+def _with_extra(state: Any, ranks: Ranks, by_rank: dict[str, Any]) -> Any:
+    extra = {_key(path): totals for path, totals in by_rank.items()}
+    return dataclasses.replace(state, hook_state={**state.hook_state, _name(ranks): extra})
+
+
+def _name(ranks: Ranks) -> str:
+    return f"windows_of_{ranks.world_size}_ranks"
+
+
+def _key(path: str) -> str:
+    return path.replace(".", "/")
+
+
+def _of_all(leaf: Tensor, ranks: Ranks) -> Tensor:
+    own = torch.zeros(ranks.world_size, *leaf.shape, dtype=leaf.dtype, device=leaf.device)
+    own[ranks.rank] = leaf
+    return ranks.sum(own.reshape(-1)).view(own.shape)
+
+
+def _nan(leaf: Tensor, world_size: int) -> Tensor:
+    return torch.full((world_size, *leaf.shape), float("nan"), dtype=leaf.dtype, device=leaf.device)

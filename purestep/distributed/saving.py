@@ -1,0 +1,174 @@
+"""Checkpoints of a shared run: rank 0 writes, all know whether it succeeded; rank 0 reads, all begin with the same bits.
+
+Which format, and where, is the business of the functions and the writer given from outside.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol, Self
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..core import tree
+from ..core.event import Event, crossed
+from ..core.hook import Stage
+from .collective import run_collective
+from .local import gather_windows, room_for_windows, scatter_windows
+from .topology import Topology
+
+
+class Writer(Protocol):
+    """What `SharedCheckpoints` needs of a `Checkpointer`."""
+
+    def save(self, state: Any, step: int | None = None, **about: Any) -> bool:
+        """Write one checkpoint."""
+        ...
+
+    def wait(self) -> None:
+        """Return when it is safe."""
+        ...
+
+    def close(self) -> None:
+        """Give up the root."""
+        ...
+
+
+class SharedCheckpoints:
+    """Listener that has rank 0 write the checkpoints of all.
+
+    The writer is made, asked and closed on rank 0 only; what it raises is raised on every rank. The time of `every_seconds` is that of
+    rank 0.
+
+    Args:
+        make_writer: Makes the writer, for instance `lambda: ps.Checkpointer(root, keep_last=3)`; its own cadence is not used.
+        topology: From `init`.
+        every_n_steps: Save when so many more updates have been applied.
+        every_n_epochs: Save when so many more epochs are complete.
+        every_seconds: Save when so much time has passed.
+
+    Example:
+        >>> import tempfile
+        >>> with SharedCheckpoints(lambda: ps.Checkpointer(tempfile.mkdtemp()), ps.distributed.init(), every_n_steps=100) as listener:
+        ...     pass  # ps.fit(training, batches, num_steps=1000, listeners=[listener])
+    """
+
+    on_every_rank = True
+
+    def __init__(
+        self,
+        make_writer: Callable[[], Writer],
+        topology: Topology,
+        *,
+        every_n_steps: int | None = None,
+        every_n_epochs: int | None = None,
+        every_seconds: float | None = None,
+    ):
+        self.topology = topology
+        self.every_n_steps, self.every_n_epochs, self.every_seconds = every_n_steps, every_n_epochs, every_seconds
+        self._writer = topology.ranks.together(lambda: make_writer() if topology.rank == 0 else None)
+        self._step, self._epoch, self._time = 0, 0, time.monotonic()
+        self._saved: tuple[int, int] | None = None
+
+    def save(self, state: Any, step: int | None = None, **about: Any) -> None:
+        """Save a state under a label; every rank calls this, and returns when rank 0 has taken the state over.
+
+        Raises:
+            DistributedError: If it could not be written on rank 0, which raises the reason.
+        """
+        whole = gather_windows(state, self.topology.ranks)
+        self._on_rank_zero(lambda writer: writer.save(whole, step, **about))
+
+    def __call__(self, event: Event) -> None:
+        """Save if it is time."""
+        if event.stage is Stage.SETUP:
+            self._step, self._epoch, self._time = event.step_count, event.epoch_count, time.monotonic()
+        elif event.stage in (Stage.AFTER_BATCH, Stage.AFTER_EPOCH):
+            if self._is_due(event):
+                self._save_event(event, "periodic")
+        elif event.stage is Stage.AFTER_TRAINING:
+            if self._saved != (event.batch_count, event.epoch_count):
+                self._save_event(event, "final")
+            self._on_rank_zero(lambda writer: writer.wait())
+
+    def close(self) -> None:
+        """Wait for the save in flight, and give up the root."""
+        self._on_rank_zero(lambda writer: writer.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if error is None:
+            self.close()
+        elif self._writer is not None:  # the other ranks may be gone
+            self._writer.close()
+
+    def _on_rank_zero(self, action: Callable[[Writer], Any]) -> None:
+        self.topology.ranks.together(lambda: action(self._writer) if self._writer is not None else None)
+
+    def _is_due(self, event: Event) -> bool:
+        due = crossed(self.every_n_epochs, self._epoch, event.epoch_count)
+        if crossed(self.every_n_steps, self._step, event.step_bound):  # only then is the device asked
+            due = due or crossed(self.every_n_steps, self._step, event.step_count)
+        if self.every_seconds is not None:
+            late = self.topology.rank == 0 and time.monotonic() - self._time >= self.every_seconds
+            due = bool(self.topology.ranks.sum(torch.tensor([int(late)]))[0]) or due
+        return due
+
+    def _save_event(self, event: Event, reason: str) -> None:
+        validation = {f"validation/{name}": value for name, value in (event.validation or {}).items()}
+        self.save(event.state, event.batch_count, reason=reason, metrics={**event.metrics, **validation})
+        self._step, self._epoch, self._time = event.step_count, event.epoch_count, time.monotonic()
+        self._saved = (event.batch_count, event.epoch_count)
+
+
+def restore(load: Callable[..., Any], like: Any, topology: Topology) -> Any:
+    """Load a state on rank 0, and give it to all; every rank calls this.
+
+    The checkpoint may be of a run on any number of ranks, one included.
+
+    Args:
+        load: `load(like, allow_missing=..., allow_extra=...)`, for instance `functools.partial(ps.load, root)`; called on rank 0.
+        like: A state of this training, from `init`.
+        topology: From `init`.
+
+    Raises:
+        DistributedError: If rank 0 could not load it; rank 0 raises the reason.
+    """
+    ranks = topology.ranks
+    room, pattern = room_for_windows(like, ranks)
+    missing, extra = _patterns(room, pattern)
+
+    def read() -> Any:
+        return load(room, allow_missing=missing, allow_extra=extra) if ranks.rank == 0 else room
+
+    state = ranks.together(read)
+    return scatter_windows(_from_rank_zero(state, topology), ranks)
+
+
+_OWN = ("opt_state.sum_over_ranks.norm", "opt_state.*.sum_over_ranks.norm", "hook_state.windows_of_*")
+"""Leaves that only shared runs have."""
+
+
+def _patterns(room: Any, windows: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    paths = tree.paths(room)
+    norms = tuple(path for path in paths if path.endswith("sum_over_ranks.norm"))
+    return (*norms, *([windows] if windows else ())), _OWN
+
+
+def _from_rank_zero(state: Any, topology: Topology) -> Any:
+    """The tensors of rank 0 on every rank, bit for bit."""
+    if topology.world_size == 1:
+        return state
+
+    def receive(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        received = leaf.detach().contiguous().clone()
+        bits = received.reshape(-1).view(torch.uint8)
+        run_collective(lambda: dist.broadcast(bits, 0), "broadcast of a restored state")
+        return received
+
+    return tree.map(receive, state)

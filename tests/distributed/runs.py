@@ -1,0 +1,160 @@
+"""Runs with checkpoints, on every rank; each returns what a test compares."""
+
+import functools
+import os
+import signal
+
+import torch
+from torch import nn
+
+import purestep as ps
+from purestep.core import tree
+from tests.distributed import scenarios
+from tests.distributed.faults import Rows
+
+CHAINS = {
+    "adamw": lambda: ps.adamw(0.05),
+    "window": lambda: ps.chain(ps.skip_nonfinite(), ps.accumulate(3, last="carry"), ps.adamw(0.05)),
+}
+
+
+class Noisy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            self.layer = nn.Linear(1, 4, dtype=torch.float64)
+        self.norm = nn.BatchNorm1d(4, dtype=torch.float64)
+        self.dropout = nn.Dropout(0.3)
+
+    def forward(self, batch):
+        return {"y": self.dropout(self.norm(self.layer(batch["x"]))).sum(-1, keepdim=True)}
+
+
+def noisy_training(topology, chain):
+    loss = ps.MSELoss(prediction_key="y", target_key="zero", mask_key="mask")
+    return ps.distributed.data_parallel(ps.Training(Noisy(), loss=loss, optimizer=CHAINS[chain](), hooks=(ps.hooks.ema(0.9),)), topology)
+
+
+def run(topology, chain, root, stop_after=None):
+    """Train for three epochs of four batches from the newest checkpoint on; with `stop_after`, end after so many batches."""
+    training = noisy_training(topology, chain)
+    loader = ps.distributed.shard(ps.Loader(Rows(21), 6, seed=2), topology)
+    state = training.init(seed=4)
+    if any(name.isdigit() or "step" in name for name in os.listdir(root)):
+        state = ps.distributed.restore(functools.partial(ps.load, root), state, topology)
+
+    def stop(event):
+        reached = event.stage is ps.Stage.AFTER_BATCH and event.batch_count == stop_after
+        return ps.Stop("enough") if reached else None
+
+    with ps.distributed.SharedCheckpoints(lambda: ps.Checkpointer(root), topology, every_n_epochs=1) as checkpoints:
+        result = ps.fit(training, loader, state=state, num_epochs=3, listeners=[stop, checkpoints])
+    return dict(tree.items(result.state)), result.stop_reason
+
+
+def stopped_and_resumed(topology, chain, folder):
+    """A run in a piece, and one that ends after 5 batches, in the middle of a window, and goes on."""
+    roots = [f"{folder}/{name}" for name in ("whole", "pieces")]
+    for root in roots:
+        os.makedirs(root, exist_ok=True)
+    whole, _ = run(topology, chain, roots[0])
+    run(topology, chain, roots[1], stop_after=5)
+    return whole, run(topology, chain, roots[1])[0]
+
+
+def resumed(topology, chain, root):
+    return run(topology, chain, root)[0]
+
+
+def stopped(topology, chain, root, batches):
+    return run(topology, chain, root, stop_after=batches)[0]
+
+
+class FullDisk:
+    def __init__(self):
+        self.closed = False
+
+    def save(self, state, step=None, **about):
+        raise OSError("no space left on device")
+
+    def wait(self):
+        pass
+
+    def close(self):
+        pass
+
+
+def full_disk(topology):
+    training = noisy_training(topology, "adamw")
+    batch = {"x": torch.ones(4, 1, dtype=torch.float64), "zero": torch.zeros(4, 1, dtype=torch.float64), "mask": torch.ones(4).bool()}
+    with ps.distributed.SharedCheckpoints(FullDisk, topology, every_n_steps=2) as checkpoints:
+        ps.fit(training, [batch] * 4, num_epochs=1, listeners=[checkpoints])
+
+
+def killed_beside_a_save(topology, root):
+    """Rank 1 dies while rank 0 is about to save for the second time."""
+    training = noisy_training(topology, "adamw")
+    loader = ps.distributed.shard(ps.Loader(Rows(21), 6, seed=2), topology)
+
+    def die(event):
+        if topology.rank == 1 and event.stage is ps.Stage.AFTER_BATCH and event.batch_count == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    die.on_every_rank = True
+    with ps.distributed.SharedCheckpoints(lambda: ps.Checkpointer(root), topology, every_n_steps=2) as checkpoints:
+        ps.fit(training, loader, state=training.init(seed=4), num_epochs=3, listeners=[die, checkpoints])
+
+
+# --- batch normalisation ------------------------------------------------------------------------------------------
+
+
+class Normalised(nn.Module):
+    def __init__(self):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            self.first, self.last = nn.Linear(3, 4, dtype=torch.float64), nn.Linear(4, 1, dtype=torch.float64)
+        self.norm = nn.BatchNorm1d(4, dtype=torch.float64)
+
+    def forward(self, batch):
+        return {"a": self.last(torch.tanh(self.norm(self.first(batch["x"]))))}
+
+
+def normalised(topology, statistics, splits, engine="auto", backend=None):
+    """Two steps on 12 samples shared as `splits` says."""
+    loss = ps.MSELoss(prediction_key="a", target_key="a", mask_key="known_a")
+    own = ps.Training(Normalised(), loss=loss, optimizer=ps.adamw(0.1), grad_engine=engine)
+    shared = ps.distributed.data_parallel(own, topology, batch_norm=statistics)
+    step = shared.step if backend is None else ps.compile(shared.step, backend=backend)
+    batches = [scenarios.part(scenarios.samples(12, seed), *splits[topology.rank]) for seed in range(2)]
+    state, _ = scenarios.run_steps(step, shared.init(), batches)
+    return scenarios.plain(state)
+
+
+# --- checks -------------------------------------------------------------------------------------------------------
+
+
+def flipped_bit(topology, path):
+    """The same state on all ranks, but for the last bit of one leaf on rank 1."""
+    state = noisy_training(topology, "window").init()
+    ps.distributed.check_same_state(state, topology)
+    if topology.rank == 1:
+        state = tree.map_with_path(lambda name, leaf: torch.nextafter(leaf, leaf + 1) if name == path else leaf, state)
+    ps.distributed.check_same_state(state, topology)
+
+
+def another_model(topology):
+    chain = "adamw" if topology.rank == 0 else "window"
+    training = noisy_training(topology, chain)
+    ps.fit(training, [None], num_epochs=1, listeners=[ps.distributed.SameState(topology)])
+
+
+def sums_out_of_order(topology):
+    """Rank 1 leaves out a sum."""
+    ranks = topology.ranks
+    with ps.distributed.collective_order_checked(topology):
+        ranks.sum(torch.ones(3))
+        if topology.rank == 0:
+            ranks.sum(torch.ones(2))
+        ranks.sum(torch.ones(5, dtype=torch.float64))
