@@ -21,9 +21,9 @@ from ..errors import (
     CheckpointUnsafeError,
     NoCheckpointError,
 )
-from . import layout
+from . import disk, layout
 from .best import best_of, parse_best
-from .manifest import Manifest
+from .manifest import COMMIT, MAX_COMMIT_BYTES, Manifest
 from .match import Match, PathMap, Tolerance, match
 from .migrations import MIGRATIONS, Migration, migrate
 from .read import Request, Verify, check_all, check_memory, new_tensor, read_all
@@ -103,11 +103,26 @@ def with_checkpoint(path: str | os.PathLike, read: Any, *, step: int | str = "la
 
 
 def _opened(path: str, read: Any, label: int | None = None) -> Any:
+    """Call `read` with a checkpoint; again, if it looks damaged only because another was put in its place meanwhile."""
     with reading(path):
-        checkpoint = open_checkpoint(path)
-        if label is not None:
-            check_label(checkpoint, label)
-        return read(checkpoint)
+        for _ in range(_ATTEMPTS):
+            seal = _seal(path)
+            try:
+                checkpoint = open_checkpoint(path)
+                if label is not None:
+                    check_label(checkpoint, label)
+                return read(checkpoint)
+            except _DAMAGE:
+                if _seal(path) == seal:
+                    raise
+        raise CheckpointGoneError(f"{path} was replaced {_ATTEMPTS} times while it was being read")
+
+
+def _seal(path: str) -> bytes | None:
+    try:
+        return disk.read_small(path, COMMIT, MAX_COMMIT_BYTES)
+    except CheckpointError:
+        return None
 
 
 @contextmanager

@@ -83,15 +83,23 @@ def commit(stage: Staging, manifest_text: bytes) -> None:
     disk.write_all(stage.commit_fd, commit_line(manifest_text))
     disk.sync(stage.commit_fd)
     disk.sync_dir(stage.path)
-    replaced = os.path.lexists(stage.target)
-    if replaced:
-        _exchange(stage)
+    if os.path.lexists(stage.target) and os.listdir(stage.target):
+        _replace(stage)
     else:
         disk.rename(stage.path, stage.target)
-    disk.sync_dir(os.path.dirname(stage.target))
-    if replaced:  # the old one is in the staging directory now, and durably replaced
-        with suppress(OSError):
-            disk.remove_dir(stage.path, last=COMMIT)
+        disk.sync_dir(os.path.dirname(stage.target))
+
+
+def _replace(stage: Staging) -> None:
+    _exchange(stage)
+    try:
+        disk.sync_dir(os.path.dirname(stage.target))
+    except OSError:
+        with suppress(OSError):  # back to the old one, which is safe; the staging directory goes away with what is in it
+            disk.exchange(stage.path, stage.target)
+        raise
+    with suppress(OSError):  # the old one is in the staging directory now, and durably replaced
+        disk.remove_dir(stage.path, last=COMMIT)
 
 
 def _exchange(stage: Staging) -> None:

@@ -140,6 +140,27 @@ def _check_failed(outcome, root: Path) -> None:
     check_recovery(root, 4)
 
 
+def fail_during_replacement(scratch: Path) -> Cases:
+    """An I/O error at every call of a save over an existing checkpoint: the old one stands, or the new one is whole."""
+    save(scratch / "source" / "one", small_state(1))
+    names = (CHANGES | {SWAP}) - {"close"}
+    calls = sum(name in names for name in _calls(scratch / "source", lambda root: replace(root / "one", 2), scratch))
+    for forever in (False, True):
+        for point in range(calls):
+            with _fresh(scratch, scratch / "source") as root:
+                outcome = in_child(replace(root / "one", 2), failing_at(point, errno.EIO, names, forever=forever))
+                how = "from call" if forever else "once at call"
+                yield _case(f"I/O error {how} {point}", _check_failed_replacement, outcome, root)
+
+
+def _check_failed_replacement(outcome, root: Path) -> None:
+    check_promise(root / "one", 1, 2, outcome.acknowledged)
+    assert bool(outcome.error) != bool(outcome.acknowledged)
+    assert not outcome.error or "CheckpointSaveError" in outcome.error.strip().splitlines()[-1], outcome.error
+    save(root / "one", small_state(3))
+    assert [path.name for path in root.iterdir()] == ["one"], "leftovers"
+
+
 def fail_while_flushing(scratch: Path) -> Cases:
     """An I/O error from each fsync: the save fails, is not tried again on the same file, and the old state stands."""
     source = make_root(scratch / "source")

@@ -31,6 +31,7 @@ TABLES = {
     "power loss after every call of a save with retention, in every way of the model": (matrices.lose_power_during_save, {}),
     "power loss after every call of a save over an existing checkpoint": (matrices.lose_power_during_replacement, {}),
     "disk full, I/O error, read-only, no permission: at every call, once and from then on": (matrices.fail_during_save, {}),
+    "I/O error at every call of a save over an existing checkpoint": (matrices.fail_during_replacement, {}),
     "I/O error from each fsync": (matrices.fail_while_flushing, {}),
     "writes of seven bytes, reads of five": (matrices.short_transfers, {}),
     "every bit of every file flipped": (matrices.flip_bits, {}),

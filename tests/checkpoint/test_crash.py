@@ -24,6 +24,7 @@ PARTS = [
     (matrices.kill_during_replacement, {"stride": 5}),
     (matrices.fail_during_save, {"stride": 17}),
     (matrices.fail_while_flushing, {}),
+    (matrices.fail_during_replacement, {}),
     (matrices.short_transfers, {}),
     (matrices.lose_power_during_save, {"stride": 5}),
     (matrices.lose_power_during_replacement, {"stride": 5}),
@@ -138,6 +139,23 @@ def test_a_reader_never_fails_while_checkpoints_come_and_go(scratch):
     end = time.monotonic() + 1.5
     while time.monotonic() < end:
         numbers.append(number_of(load(root, small_state(0))))
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert numbers == sorted(numbers)
+    assert len(set(numbers)) > 3
+
+
+def test_a_reader_never_fails_while_a_checkpoint_is_replaced(scratch):
+    path = save(scratch / "one", small_state(1))
+    pid = os.fork()
+    if pid == 0:
+        for number in range(2, 10**6):
+            save(path, small_state(number))
+        os._exit(0)
+    numbers = []
+    end = time.monotonic() + 1.5
+    while time.monotonic() < end:
+        numbers.append(number_of(load(path, small_state(0))))
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     assert numbers == sorted(numbers)
