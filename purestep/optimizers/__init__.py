@@ -34,27 +34,18 @@ from .sign_methods import lion
 
 OPTIMIZERS = {
     # gradient descent
+    "sgd": sgd,
+    "noisy_sgd": noisy_sgd,
+    "lars": lars,
+    "lion": lion,
     "sign_sgd": sign_sgd,
     "signum": signum,
-    "noisy_sgd": noisy_sgd,
     "optimistic_gradient_descent": optimistic_gradient_descent,
-    "optimistic_adam": optimistic_adam,
-    "optimistic_adam_v2": optimistic_adam_v2,
     "polyak_sgd": polyak_sgd,
     "rprop": rprop,
     "fromage": fromage,
-    "sgd": sgd,
-    "lars": lars,
-    "lion": lion,
+    "dpsgd": dpsgd,
     # running moments
-    "adadelta": adadelta,
-    "sm3": sm3,
-    "adamax": adamax,
-    "adamaxw": adamaxw,
-    "adabelief": adabelief,
-    "yogi": yogi,
-    "adan": adan,
-    "novograd": novograd,
     "adam": adam,
     "adamw": adamw,
     "nadam": nadam,
@@ -62,36 +53,45 @@ OPTIMIZERS = {
     "amsgrad": amsgrad,
     "radam": radam,
     "lamb": lamb,
+    "adamax": adamax,
+    "adamaxw": adamaxw,
+    "adabelief": adabelief,
+    "yogi": yogi,
+    "adan": adan,
+    "novograd": novograd,
+    "optimistic_adam": optimistic_adam,
+    "optimistic_adam_v2": optimistic_adam_v2,
+    # squares alone
     "rmsprop": rmsprop,
     "adagrad": adagrad,
+    "adadelta": adadelta,
     "adafactor": adafactor,
     "adafactor_torch": adafactor_torch,
-    # matrices
-    "soap": soap,
-    "shampoo": shampoo,
-    "galore": galore,
-    "muon": muon,
-    # schedule-free
-    "schedule_free_sgd": schedule_free_sgd,
-    "schedule_free_adamw": schedule_free_adamw,
+    "sm3": sm3,
     # successors of Adam
     "ademamix": ademamix,
     "simplified_ademamix": simplified_ademamix,
     "adopt": adopt,
     "acprop": acprop,
-    # without a learning rate
-    "momo": momo,
-    "momo_adam": momo_adam,
+    # matrices and curvature
+    "muon": muon,
+    "soap": soap,
+    "shampoo": shampoo,
+    "galore": galore,
+    "sophia": sophia,
+    "lbfgs": lbfgs,
+    # schedule-free
+    "schedule_free_sgd": schedule_free_sgd,
+    "schedule_free_adamw": schedule_free_adamw,
+    # without a learning rate, or nearly
     "prodigy": prodigy,
     "dadapt_adamw": dadapt_adamw,
     "dog": dog,
     "dowg": dowg,
     "cocob": cocob,
     "madgrad": madgrad,
-    # curvature
-    "lbfgs": lbfgs,
-    "dpsgd": dpsgd,
-    "sophia": sophia,
+    "momo": momo,
+    "momo_adam": momo_adam,
 }
 
 __all__ = ["OPTIMIZERS", "describe", "layerwise_decay", "matrices_only", *OPTIMIZERS]

@@ -7,8 +7,8 @@ from ..core.transform import GradientTransform, chain
 from ..schedules.warmup import warmup_constant
 from ..transforms.decay import add_decayed_weights
 from ..transforms.iterate_averaging import schedule_free
-from ..transforms.scaling import scale_by_learning_rate
 from ..transforms.root_mean_square import scale_by_rms
+from ..transforms.scaling import scale_by_learning_rate
 
 
 def _warmed(learning_rate: ScalarOrSchedule, warmup_steps: int | None) -> ScalarOrSchedule:
