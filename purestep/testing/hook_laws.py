@@ -9,9 +9,10 @@ from torch import Tensor
 from ..core import tree
 from ..core.hook import Hook
 from ..core.loss import Sums
+from ..core.schedule import scalar_like
 from ..core.state import TrainState
-from ..core.step import init_state, make_step
-from ..core.transform import EmptyState, Gated, GradientTransform
+from ..core.step import Step, init_state, make_step
+from ..core.transform import EmptyState, Gated, GradientTransform, silence, stateless
 from ..core.tree import Tree
 from .comparing import assert_leaves_are_apart, assert_same_layout, assert_shares_no_memory, assert_trees_equal
 from .forms import check_forms, check_repeats
@@ -47,46 +48,43 @@ def check_hook(
     loss_fn = loss_fn or squared_error_of_line
     params = line() if params is None else params
     batch = points() if batch is None else batch
-    optimizer = _descend_and_reject(num_steps)
+    optimizer, what = _descend(), f"hook {hook.name}"
     step = make_step(loss_fn, optimizer, (hook,))
-    state = check_repeats(lambda params: init_state(params, optimizer, (hook,)), (params,), f"hook {hook.name}: init")
-    assert_shares_no_memory(state, (params, batch), f"hook {hook.name}: the first state")
-    assert_leaves_are_apart(state, f"hook {hook.name}: the first state")
-    state, metrics = step(state, batch)
+    first = check_repeats(lambda params: init_state(params, optimizer, (hook,)), (params,), f"{what}: init")
+    assert_shares_no_memory(first, (params, batch), f"{what}: the first state")
+    assert_leaves_are_apart(first, f"{what}: the first state")
+    state, metrics = step(first, batch)
     for _ in range(1, num_steps):
-        earlier, earlier_metrics = state, metrics
+        assert_same_layout(state, first, f"{what}: the state after a step")
+        earlier = metrics
         state, metrics = step(state, batch)
-        assert_same_layout(state, earlier, f"hook {hook.name}: the state after a step")
-        assert_same_layout(metrics, earlier_metrics, f"hook {hook.name}: the metrics of a step")
-    _check_rejection(hook, state, step(state, batch)[0])
-    going_on = _with_batch_count(state, 0)
-    result, metrics = check_repeats(step, (going_on, batch), f"hook {hook.name}: the step")
-    assert_shares_no_memory(result, (going_on, batch), f"hook {hook.name}: the step's state")
-    assert_leaves_are_apart(result, f"hook {hook.name}: the step's state")
-    check_forms(step, (going_on, batch), rtol, atol, f"hook {hook.name}: the step")
+        assert_same_layout(metrics, earlier, f"{what}: the metrics of a step")
+    result, _ = check_repeats(step, (state, batch), f"{what}: the step")
+    assert_shares_no_memory(result, (state, batch), f"{what}: the step's state")
+    assert_leaves_are_apart(result, f"{what}: the step's state")
+    _check_rejection(hook, make_step(loss_fn, _reject(), (hook,)), state, batch)
+    check_forms(step, (state, batch), rtol, atol, f"{what}: the step")
 
 
-def _check_rejection(hook: Hook, before: TrainState, after: TrainState) -> None:
-    what = f"hook {hook.name}: after a rejected batch"
-    assert_trees_equal(after.hook_state, before.hook_state, f"{what}, the hook's state")
-    assert_trees_equal(after.params, before.params, f"{what}, the parameters")
+def _check_rejection(hook: Hook, rejecting_step: Step, before: TrainState, batch: Tree) -> None:
+    after, _ = rejecting_step(before, batch)
+    assert_trees_equal(after.hook_state, before.hook_state, f"hook {hook.name}: its state after a rejected batch")
+    assert_trees_equal(after.params, before.params, f"hook {hook.name}: the parameters after a rejected batch")
 
 
-def _with_batch_count(state: TrainState, count: int) -> TrainState:
-    leaves, spec = tree.flatten(state)
-    at = tree.paths(state).index("counters.batch_count")
-    return tree.unflatten(spec, [torch.full_like(leaf, count) if i == at else leaf for i, leaf in enumerate(leaves)])
+def _descend(learning_rate: float = 0.05) -> GradientTransform:
+    """Gradient descent."""
+    return stateless(lambda updates, params: tree.map(lambda u: -learning_rate * u, updates), "descend")
 
 
-def _descend_and_reject(batch_count: int, learning_rate: float = 0.05) -> GradientTransform:
-    """Gradient descent that rejects one batch, told by how many went before."""
+def _reject() -> GradientTransform:
+    """A gate that rejects every batch."""
 
-    def update(updates: Tree, state: EmptyState, params: Tree = None, *, counters: Any, **extra: Any) -> tuple[Gated, EmptyState]:
-        bad = counters.batch_count == batch_count
-        silent = tree.map(lambda u: torch.where(bad, torch.full_like(u, -0.0), -learning_rate * u), updates)
-        return Gated(silent, ~bad, bad), state
+    def update(updates: Tree, state: EmptyState, params: Tree = None, **extra: Any) -> tuple[Gated, EmptyState]:
+        no = scalar_like(updates, False, torch.bool)
+        return Gated(silence(updates, no), no, ~no), state
 
-    return GradientTransform(lambda params: EmptyState(), update, "descend", frozenset({"counters"}))
+    return GradientTransform(lambda params: EmptyState(), update, "reject")
 
 
 def line() -> Tree:
