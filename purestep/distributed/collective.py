@@ -1,7 +1,7 @@
-"""The one operation through which ranks talk inside a step: a sum, as an operator of the graph.
+"""The operations through which ranks talk inside a step, a sum and a gathering, as operators of the graph.
 
-It is a function (its input stays as it is), so `make_fx`, Dynamo and inductor treat it like any other. While a step is being recorded
-it does not communicate: one rank may need another recording, for a batch of another size, when the others do not.
+They are functions (the input stays as it is), so `make_fx`, Dynamo and inductor treat them like any other. While a step is being
+recorded they do not communicate: one rank may need another recording, for a batch of another size, when the others do not.
 """
 
 import contextlib
@@ -18,6 +18,7 @@ from ..errors import DistributedError
 
 _library = torch.library.Library("purestep", "DEF")
 _library.define("sum_over_ranks(Tensor x, int world_size) -> Tensor")
+_library.define("gather_over_ranks(Tensor x, int world_size) -> Tensor")
 
 
 @dataclasses.dataclass
@@ -37,10 +38,23 @@ def sum_over(x: Tensor, *, world_size: int) -> Tensor:
     Raises:
         DistributedError: If another rank is gone or does not come.
     """
+    return _call(torch.ops.purestep.sum_over_ranks, x, world_size)
+
+
+def gather_over(x: Tensor, *, world_size: int) -> Tensor:
+    """The tensors of all ranks, of one shape, along a new first axis.
+
+    Raises:
+        DistributedError: If another rank is gone or does not come.
+    """
+    return _call(torch.ops.purestep.gather_over_ranks, x, world_size)
+
+
+def _call(operation: Callable[[Tensor, int], Tensor], x: Tensor, world_size: int) -> Tensor:
     if not torch.compiler.is_dynamo_compiling() and get_proxy_mode() is not None:
         with _recording():
-            return torch.ops.purestep.sum_over_ranks(x, world_size)
-    return torch.ops.purestep.sum_over_ranks(x, world_size)
+            return operation(x, world_size)
+    return operation(x, world_size)
 
 
 @contextlib.contextmanager
@@ -63,16 +77,30 @@ def watched(watcher: Callable[[str, Tensor], None]) -> Iterator[None]:
         _process.watchers = before
 
 
-def _communicate(x: Tensor, world_size: int) -> Tensor:
+def _sum(x: Tensor, world_size: int) -> Tensor:
     if _process.recording:
         return x.clone()
-    for watcher in _process.watchers:
-        watcher("sum", x)
-    if not dist.is_initialized() or dist.get_world_size() != world_size:
-        raise DistributedError(f"sum over {world_size} ranks: this process has joined no such group; call purestep.distributed.init first")
+    _begin("sum", x, world_size)
     total = x.contiguous().clone()
     run_collective(lambda: dist.all_reduce(total), f"sum of {tuple(x.shape)} {x.dtype}")
     return total
+
+
+def _gather(x: Tensor, world_size: int) -> Tensor:
+    out = x.new_zeros(world_size, *x.shape)
+    if not _process.recording:
+        _begin("gather", x, world_size)
+        run_collective(lambda: dist.all_gather(list(out.unbind()), x.contiguous()), f"gather of {tuple(x.shape)} {x.dtype}")
+    return out
+
+
+def _begin(operation: str, x: Tensor, world_size: int) -> None:
+    for watcher in _process.watchers:
+        watcher(operation, x)
+    if not dist.is_initialized() or dist.get_world_size() != world_size:
+        raise DistributedError(
+            f"{operation} over {world_size} ranks: this process has joined no such group; call purestep.distributed.init first"
+        )
 
 
 def run_collective(operation: Callable[[], object], what: str) -> None:
@@ -93,9 +121,15 @@ def run_collective(operation: Callable[[], object], what: str) -> None:
         ) from error
 
 
-def _same_shape(x: Tensor, world_size: int) -> Tensor:
+def _shape_of_sum(x: Tensor, world_size: int) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-_library.impl("sum_over_ranks", _communicate, "CompositeExplicitAutograd")
-torch.library.register_fake("purestep::sum_over_ranks", _same_shape, lib=_library)
+def _shape_of_gather(x: Tensor, world_size: int) -> Tensor:
+    return x.new_empty(world_size, *x.shape)
+
+
+_library.impl("sum_over_ranks", _sum, "CompositeExplicitAutograd")
+_library.impl("gather_over_ranks", _gather, "CompositeExplicitAutograd")
+torch.library.register_fake("purestep::sum_over_ranks", _shape_of_sum, lib=_library)
+torch.library.register_fake("purestep::gather_over_ranks", _shape_of_gather, lib=_library)

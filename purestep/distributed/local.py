@@ -1,12 +1,13 @@
-"""What each rank has of its own in a state that is else the same everywhere: the sums of an open accumulation window.
+"""What each rank has of its own in a state that is else the same everywhere: open accumulation windows, and parts of sharded state.
 
 A saved state holds the sum over ranks in their place, which is the same window for one process or for another number of ranks, who put
-it on rank 0. Beside it lie the sums of every rank, so that a world of the same size gets its own back, bit for bit.
+it on rank 0. Beside it lie the sums of every rank, so that a world of the same size gets its own back, bit for bit. Sharded leaves are
+saved whole.
 """
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,16 +16,46 @@ from ..core import tree
 from ..core.ranks import Ranks
 from ..core.transform import children
 from ..transforms.accumulation import AccumulateState
+from .sharding import ShardedState, gather_leaf
+
+Node = TypeVar("Node")
 
 
 def local_prefixes(node: Any) -> list[str]:
     """Paths of the subtrees that differ by rank."""
-    return [f"{path}.total" for path, _ in _windows(node, "")]
+    windows = [f"{path}.total" for path, _ in _nodes(node, AccumulateState)]
+    return windows + [f"{path}.chain" for path, _ in _nodes(node, ShardedState)]
+
+
+def sharded_rows(state: Any) -> dict[str, int]:
+    """By path, the rows that a leaf has in all, of which this state holds a part."""
+    return {f"{path}.chain.{inner}": rows for path, node in _nodes(state, ShardedState) for inner, rows in node.rows}
+
+
+def gather_shards(state: Any, ranks: Ranks) -> Any:
+    """The state with all leaves whole on rank 0; the others keep their parts. All ranks call it."""
+    rows = sharded_rows(state)
+    if not rows:
+        return state
+
+    def whole(path: str, leaf: Any) -> Any:
+        gathered = gather_leaf(leaf, rows[path], ranks) if path in rows else leaf
+        return gathered if ranks.rank == 0 else leaf
+
+    return tree.map_with_path(whole, state)
+
+
+def room_for_shards(state: Any) -> Any:
+    """The state with whole leaves that take no memory, on the meta device, in the place of parts."""
+    rows = sharded_rows(state)
+    if not rows:
+        return state
+    return tree.map_with_path(lambda path, x: x.new_empty(rows[path], *x.shape[1:], device="meta") if path in rows else x, state)
 
 
 def gather_windows(state: Any, ranks: Ranks) -> Any:
     """A state to save, the same on every rank; all ranks call it. Where no window is open it is the state as it is."""
-    windows = dict(_windows(state, ""))
+    windows = dict(_nodes(state, AccumulateState))
     if ranks.world_size == 1 or not any(bool(window.micro_step > 0) for window in windows.values()):
         return state
     by_rank = {path: tree.map(lambda leaf: _of_all(leaf, ranks), window.total) for path, window in windows.items()}
@@ -34,7 +65,7 @@ def gather_windows(state: Any, ranks: Ranks) -> Any:
 
 def room_for_windows(state: Any, ranks: Ranks) -> tuple[Any, str]:
     """A state to load into, with room for the windows of each rank, NaN until something is loaded; and the pattern of their paths."""
-    windows = dict(_windows(state, ""))
+    windows = dict(_nodes(state, AccumulateState))
     if ranks.world_size == 1 or not windows:
         return state, ""
     empty = {path: tree.map(lambda leaf: _nan(leaf, ranks.world_size), window.total) for path, window in windows.items()}
@@ -43,7 +74,7 @@ def room_for_windows(state: Any, ranks: Ranks) -> tuple[Any, str]:
 
 def scatter_windows(state: Any, ranks: Ranks) -> Any:
     """The state of one rank, out of what was loaded into `room_for_windows`."""
-    windows = dict(_windows(state, ""))
+    windows = dict(_nodes(state, AccumulateState))
     if ranks.world_size == 1 or not windows:
         return state
     by_rank = state.hook_state[_name(ranks)]
@@ -58,13 +89,13 @@ def scatter_windows(state: Any, ranks: Ranks) -> Any:
     return _with_totals(dataclasses.replace(state, hook_state=rest), own)
 
 
-def _windows(node: Any, path: str) -> Iterator[tuple[str, AccumulateState]]:
-    if isinstance(node, AccumulateState):
+def _nodes(node: Any, kind: type[Node], path: str = "") -> Iterator[tuple[str, Node]]:
+    if isinstance(node, kind):
         yield path, node
         return
     for key, child in children(node):
         if not isinstance(child, Tensor):
-            yield from _windows(child, f"{path}.{key}" if path else key)
+            yield from _nodes(child, kind, f"{path}.{key}" if path else key)
 
 
 def _with_totals(state: Any, totals: dict[str, Any]) -> Any:

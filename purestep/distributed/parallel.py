@@ -1,16 +1,21 @@
 """Training that shares each batch among ranks: `data_parallel` makes it out of a training for one process, `shard` cuts a loader."""
 
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from ..core.ranks import Ranks
 from ..core.transform import GradientTransform, chain
 from ..training import Training
 from .batch_norm import Statistics, with_statistics
 from .reduction import share_nonfinite, sum_over_ranks
+from .sharding import with_sharded_end
 from .topology import Topology
 
+Sharded = Literal["nothing", "optimizer"]
 
-def data_parallel(training: Training, topology: Topology, *, batch_norm: Statistics = "local") -> Training:
+
+def data_parallel(
+    training: Training, topology: Topology, *, batch_norm: Statistics = "local", shard_state: Sharded = "nothing"
+) -> Training:
     """The same training, each batch shared among the ranks of a topology.
 
     Every rank holds the same state. Parameters, metrics and counters come out as if one process had seen the whole batch: losses are
@@ -23,15 +28,25 @@ def data_parallel(training: Training, topology: Topology, *, batch_norm: Statist
         batch_norm: `"local"`: batch normalisation takes the statistics of each rank's own share, and averages the running ones;
             `"synchronised"`: it takes those of the whole batch, exactly, at two collectives for each layer and direction.
 
+        shard_state: `"optimizer"`: each rank keeps its part of the optimizer's state, and computes its part of the update, which is then
+            gathered (stage 1 of ZeRO). For optimizers that work element by element.
+
     Raises:
-        ValueError: If `batch_norm` is unknown.
+        ValueError: If a choice is unknown.
+        TransformError: If the optimizer's state cannot be sharded.
+
+    Reference:
+        Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", 2020, section 5.1. arXiv:1910.02054
     """
     ranks = topology.ranks
-    if batch_norm not in get_args(Statistics):
-        raise ValueError(f"data_parallel: batch_norm must be one of {', '.join(get_args(Statistics))}, got {batch_norm!r}")
+    for name, value, known in (("batch_norm", batch_norm, get_args(Statistics)), ("shard_state", shard_state, get_args(Sharded))):
+        if value not in known:
+            raise ValueError(f"data_parallel: {name} must be one of {', '.join(known)}, got {value!r}")
     if ranks.world_size == 1:
         return training
     optimizer = over_ranks(training.optimizer, ranks)
+    if shard_state == "optimizer":
+        optimizer = with_sharded_end(optimizer, ranks)
     return training.replace(models=with_statistics(training.models, ranks, batch_norm), optimizer=optimizer, ranks=ranks)
 
 
@@ -76,7 +91,8 @@ def shard(loader: Any, topology: Topology) -> Any:
     """The loader of one rank: its part of each batch of a loader for one process.
 
     All ranks together see the same samples in the same batches as one process would. Samples that fill up the end of an epoch have
-    weight 0 in the batch's mask.
+    weight 0 in the batch's mask. Where a plan other than an even batch size says what a batch holds, each rank gets such batches, and
+    the batch of all ranks is that much larger.
 
     Args:
         loader: A `ps.Loader` with the batch size of all ranks together.
@@ -85,16 +101,11 @@ def shard(loader: Any, topology: Topology) -> Any:
     Raises:
         ValueError: If the batch size is no multiple of the world size.
     """
-    size, world = loader.batch_size, topology.world_size
-    if size % world:
-        raise ValueError(f"shard: a batch of {size} samples cannot be cut among {world} ranks; use a multiple of {world}")
-    return type(loader)(
-        loader.dataset,
-        size // world,
-        seed=loader.seed,
-        shuffle=loader.shuffle,
-        collate=loader.collate,
-        rank=topology.rank,
-        world=world,
-        last=loader.last,
-    )
+    plan, world = loader.plan, topology.world_size
+    place = {"collate": loader.collate, "rank": topology.rank, "world": world}
+    if not hasattr(plan, "batch_size"):
+        return type(loader)(loader.dataset, plan, **place)
+    if plan.batch_size % world:
+        raise ValueError(f"shard: a batch of {plan.batch_size} samples cannot be cut among {world} ranks; use a multiple of {world}")
+    order = {"seed": plan.seed, "shuffle": plan.shuffle, "last": plan.last}
+    return type(loader)(loader.dataset, plan.batch_size // world, **order, **place)

@@ -14,8 +14,10 @@ from torch import Tensor
 from ..core import tree
 from ..core.event import Event, crossed
 from ..core.hook import Stage
+from ..core.ranks import Ranks
 from .collective import run_collective
-from .local import gather_windows, room_for_windows, scatter_windows
+from .local import gather_shards, gather_windows, room_for_shards, room_for_windows, scatter_windows, sharded_rows
+from .sharding import rows_of
 from .topology import Topology
 
 
@@ -77,7 +79,8 @@ class SharedCheckpoints:
         Raises:
             DistributedError: If it could not be written on rank 0, which raises the reason.
         """
-        whole = gather_windows(state, self.topology.ranks)
+        ranks = self.topology.ranks
+        whole = gather_shards(gather_windows(state, ranks), ranks)
         self._on_rank_zero(lambda writer: writer.save(whole, step, **about))
 
     def __call__(self, event: Event) -> None:
@@ -138,14 +141,28 @@ def restore(load: Callable[..., Any], like: Any, topology: Topology) -> Any:
         DistributedError: If rank 0 could not load it; rank 0 raises the reason.
     """
     ranks = topology.ranks
-    room, pattern = room_for_windows(like, ranks)
+    room, pattern = room_for_windows(room_for_shards(like), ranks)
     missing, extra = _patterns(room, pattern)
 
     def read() -> Any:
         return load(room, allow_missing=missing, allow_extra=extra) if ranks.rank == 0 else room
 
     state = ranks.together(read)
-    return scatter_windows(_from_rank_zero(state, topology), ranks)
+    if ranks.world_size > 1:
+        rows = sharded_rows(like)
+        devices = {path: leaf.device for path, leaf in tree.items(like) if isinstance(leaf, Tensor)}
+        state = tree.map_with_path(lambda path, leaf: _received(leaf, devices.get(path), rows.get(path), ranks), state)
+    return scatter_windows(state, ranks)
+
+
+def _received(leaf: Any, device: torch.device | None, rows: int | None, ranks: Ranks) -> Any:
+    """A leaf of rank 0, bit for bit, or this rank's rows of it."""
+    if not isinstance(leaf, Tensor):
+        return leaf
+    whole = torch.empty(leaf.shape, dtype=leaf.dtype, device=device) if leaf.is_meta else leaf.detach().contiguous().clone()
+    bits = whole.reshape(-1).view(torch.uint8)
+    run_collective(lambda: dist.broadcast(bits, 0), "broadcast of a restored state")
+    return whole if rows is None else whole[rows_of(rows, ranks)].clone()
 
 
 _OWN = ("opt_state.sum_over_ranks.norm", "opt_state.*.sum_over_ranks.norm", "hook_state.windows_of_*")
@@ -156,19 +173,3 @@ def _patterns(room: Any, windows: str) -> tuple[tuple[str, ...], tuple[str, ...]
     paths = tree.paths(room)
     norms = tuple(path for path in paths if path.endswith("sum_over_ranks.norm"))
     return (*norms, *([windows] if windows else ())), _OWN
-
-
-def _from_rank_zero(state: Any, topology: Topology) -> Any:
-    """The tensors of rank 0 on every rank, bit for bit."""
-    if topology.world_size == 1:
-        return state
-
-    def receive(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor):
-            return leaf
-        received = leaf.detach().contiguous().clone()
-        bits = received.reshape(-1).view(torch.uint8)
-        run_collective(lambda: dist.broadcast(bits, 0), "broadcast of a restored state")
-        return received
-
-    return tree.map(receive, state)

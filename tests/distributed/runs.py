@@ -31,14 +31,14 @@ class Noisy(nn.Module):
         return {"y": self.dropout(self.norm(self.layer(batch["x"]))).sum(-1, keepdim=True)}
 
 
-def noisy_training(topology, chain):
+def noisy_training(topology, chain, shard_state="nothing"):
     loss = ps.MSELoss(prediction_key="y", target_key="zero", mask_key="mask")
     return ps.distributed.data_parallel(ps.Training(Noisy(), loss=loss, optimizer=CHAINS[chain](), hooks=(ps.hooks.ema(0.9),)), topology)
 
 
-def run(topology, chain, root, stop_after=None):
+def run(topology, chain, root, shard_state="nothing", stop_after=None):
     """Train for three epochs of four batches from the newest checkpoint on; with `stop_after`, end after so many batches."""
-    training = noisy_training(topology, chain)
+    training = noisy_training(topology, chain, shard_state)
     loader = ps.distributed.shard(ps.Loader(Rows(21), 6, seed=2), topology)
     state = training.init(seed=4)
     if any(name.isdigit() or "step" in name for name in os.listdir(root)):
@@ -53,18 +53,18 @@ def run(topology, chain, root, stop_after=None):
     return dict(tree.items(result.state)), result.stop_reason
 
 
-def stopped_and_resumed(topology, chain, folder):
+def stopped_and_resumed(topology, chain, folder, shard_state="nothing"):
     """A run in a piece, and one that ends after 5 batches, in the middle of a window, and goes on."""
     roots = [f"{folder}/{name}" for name in ("whole", "pieces")]
     for root in roots:
         os.makedirs(root, exist_ok=True)
-    whole, _ = run(topology, chain, roots[0])
-    run(topology, chain, roots[1], stop_after=5)
-    return whole, run(topology, chain, roots[1])[0]
+    whole, _ = run(topology, chain, roots[0], shard_state)
+    run(topology, chain, roots[1], shard_state, stop_after=5)
+    return whole, run(topology, chain, roots[1], shard_state)[0]
 
 
-def resumed(topology, chain, root):
-    return run(topology, chain, root)[0]
+def resumed(topology, chain, root, shard_state="nothing"):
+    return run(topology, chain, root, shard_state)[0]
 
 
 def stopped(topology, chain, root, batches):

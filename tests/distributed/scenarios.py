@@ -77,3 +77,40 @@ def train_on_splits(topology, optimizer, splits, changes, backend=None):
 
 def train_many(topology, cases):
     return [train_on_splits(topology, *case) for case in cases]
+
+
+def sharded(topology, name, shard_state):
+    """Three steps with each optimizer, the state of it in parts or not; parameters, metrics and what the optimizer holds in bytes."""
+    own = wide_training(name)
+    shared = ps.distributed.data_parallel(own, topology, shard_state=shard_state)
+    batches = [
+        part(samples(12, seed), 12 * topology.rank // topology.world_size, 12 * (topology.rank + 1) // topology.world_size)
+        for seed in range(3)
+    ]
+    state, metrics = run_steps(shared.step, shared.init(), batches)
+    return dict(tree.items(state.params)), metrics, tree.num_bytes(state.opt_state)
+
+
+SHARDABLE = {
+    "adamw": lambda: ps.adamw(0.05),
+    "clipped": lambda: ps.chain(ps.skip_nonfinite(), ps.clip_by_global_norm(0.1), ps.adamw(0.05, mask="*.weight")),
+    "lion": lambda: ps.lion(0.01),
+    "momentum": lambda: ps.sgd(0.1, momentum=0.9),
+    "window": lambda: ps.chain(ps.accumulate(2), ps.adamw(0.05)),
+}
+
+
+def wide_training(name):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers = nn.Sequential(nn.Linear(3, 130), nn.Tanh(), nn.Linear(130, 64), nn.Tanh(), nn.Linear(64, 1)).double()
+    return ps.Training(
+        layers,
+        loss=ps.MSELoss(prediction_key="a", target_key="a", mask_key="known_a"),
+        optimizer=SHARDABLE[name](),
+        forward=lambda model, batch: {"a": model(batch["x"])},
+    )
+
+
+def sharded_all(topology, shard_state):
+    return {name: sharded(topology, name, shard_state) for name in SHARDABLE}
