@@ -121,6 +121,6 @@ def _scheduled(optimizer: GradientTransform, small: Tree, count: int, scheduled:
     for _ in range(_MOST_CALLS):
         _, state = optimizer.update(zeros, state, small, **extra)
         found = dict(_hyperparams(state, ()))
-        if all(int(found[path].num_updates) > count for path in scheduled):
+        if all(torch.as_tensor(found[path].num_updates) > count for path in scheduled):
             break
     return {path: float(found[path].value) for path in scheduled}

@@ -82,7 +82,7 @@ def _steps(ns_coeffs: Coefficients | Sequence[Coefficients] | str, ns_steps: int
     if isinstance(ns_coeffs, str):
         if ns_coeffs not in NS_COEFFS:
             raise ValueError(f"unknown ns_coeffs {ns_coeffs!r} (known: {', '.join(NS_COEFFS)}); or give (a, b, c)")
-        ns_coeffs = NS_COEFFS[ns_coeffs]  # type: ignore[assignment]
+        ns_coeffs = NS_COEFFS[ns_coeffs]
     several = [tuple(row) for row in ns_coeffs] if isinstance(ns_coeffs[0], Sequence) else [tuple(ns_coeffs)] * ns_steps  # type: ignore[arg-type]
     if len(several) < ns_steps or any(len(row) != 3 for row in several):
         raise ValueError(f"ns_coeffs must be (a, b, c), or at least ns_steps = {ns_steps} such triples, got {ns_coeffs}")

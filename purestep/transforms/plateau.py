@@ -106,10 +106,9 @@ def reduce_on_plateau(
     kind = ReduceOnPlateauState if driven_by == "value" else ObservedPlateauState
 
     def init(params: Tree) -> ReduceOnPlateauState:
-        counts = [scalar_like(params, 0, torch.int64) for _ in range(3)]
-        return kind(
-            scalar_like(params, 1.0), scalar_like(params, settings.sign * float("inf")), *counts, scalar_like(params, 0.0), settings
-        )
+        plateau, cooling, count = (scalar_like(params, 0, torch.int64) for _ in range(3))
+        best = scalar_like(params, settings.sign * float("inf"))
+        return kind(scalar_like(params, 1.0), best, plateau, cooling, count, scalar_like(params, 0.0), settings)
 
     def update(
         updates: Tree, state: ReduceOnPlateauState, params: Tree = None, *, value: Tensor | float | None = None, **extra: Any

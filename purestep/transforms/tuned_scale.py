@@ -80,4 +80,3 @@ def mechanize(
         return tree.unflatten(structure, out), MechanicState(r, m, v, s, state.x0, base)
 
     return GradientTransform(init, update, "mechanize", base_optimizer.needs)
-
