@@ -236,7 +236,8 @@ class Checkpointer:
         elif event.stage is Stage.AFTER_TRAINING:
             self.wait()
             if self._saved != _place_of(event):
-                self._save_event(event, "final")
+                # a run that was stopped early will go on, and its last checkpoint need not stay for ever
+                self._save_event(event, "final" if _is_complete(event) else "periodic")
             self.wait()
 
     def _due(self, event: Event) -> Moment | None:
@@ -264,6 +265,11 @@ def _moment_of(event: Event, step: int | None = None) -> Moment:
 
 def _place_of(event: Event) -> tuple[int, int]:
     return event.batch_count, event.epoch_count
+
+
+def _is_complete(event: Event) -> bool:
+    counts = {"num_epochs": event.epoch_count, "num_steps": event.step_count}
+    return all(counts[name] >= number for name, number in event.target.items())
 
 
 def _best_rules(rules: str | Best | Sequence[str | Best] | None) -> tuple[Best, ...]:

@@ -361,6 +361,14 @@ def test_epochs_seconds_and_the_end_have_their_own_moments(tmp_path, make_state,
     ]
 
 
+def test_only_the_checkpoint_of_a_complete_run_stays_for_ever(tmp_path, make_state):
+    state = make_state(1)
+    with Checkpointer(tmp_path, keep_last=1) as writer:
+        for batch, target in ((1, {"num_epochs": 2}), (2, {"num_steps": 2}), (3, {"num_epochs": 9})):
+            writer(event_of(counted(state, batch, batch, epoch=1), Stage.AFTER_TRAINING, target=target))
+    assert [(found.manifest.label, found.manifest.reason) for found in list_checkpoints(tmp_path)] == [(2, "final"), (3, "periodic")]
+
+
 def test_a_failure_in_the_background_stops_the_run_at_the_next_event(tmp_path, make_state, monkeypatch):
     def broken(fd):
         raise OSError(5, "Input/output error")
