@@ -7,16 +7,16 @@ A count is an int or a tensor; the value is float64, of the count's shape and on
 from collections.abc import Callable
 
 from ..core.schedule import Schedule
-from .constant import constant
 from .cosine import cosine_decay
 from .curve import plot
 from .cycles import cosine_restarts, cyclic, sgdr
 from .exponential import exponential_decay
-from .inverse_sqrt import inverse_sqrt
+from .flat import constant
 from .joining import join
-from .onecycle import cosine_onecycle, linear_onecycle, onecycle
 from .piecewise import piecewise_constant, piecewise_interpolate
-from .polynomial import linear, polynomial
+from .powers import linear, polynomial
+from .root_decay import inverse_sqrt
+from .single_cycle import cosine_onecycle, linear_onecycle, onecycle
 from .units import in_epochs, in_samples, in_tokens
 from .warmup import warmup_constant, warmup_cosine_decay, warmup_exponential_decay, warmup_polynomial_decay, warmup_stable_decay
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..core.schedule import Schedule, as_count
-from .constant import constant
+from .flat import constant
 
 
 def exponential_decay(

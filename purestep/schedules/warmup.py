@@ -4,11 +4,11 @@ import torch
 from torch import Tensor
 
 from ..core.schedule import Schedule, as_count
-from .constant import constant
 from .cosine import cosine_decay
 from .exponential import exponential_decay
+from .flat import constant
 from .joining import join
-from .polynomial import linear, polynomial
+from .powers import linear, polynomial
 
 
 def _rise(init_value: float, peak_value: float, warmup_steps: float, then: Schedule) -> Schedule:

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from ..core.schedule import Schedule, as_count
 from .joining import join
-from .polynomial import linear
+from .powers import linear
 
 
 def inverse_sqrt(peak_value: float, warmup_steps: float, init_value: float = 0.0, timescale: float | None = None) -> Schedule:

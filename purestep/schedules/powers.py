@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from ..core.schedule import Schedule, as_count
-from .constant import constant
+from .flat import constant
 
 
 def polynomial(init_value: float, end_value: float, power: float, transition_steps: float, transition_begin: float = 0) -> Schedule:
