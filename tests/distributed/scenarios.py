@@ -1,10 +1,13 @@
 """Small trainings that ranks run; each returns what a test compares."""
 
+import functools
+
 import torch
 from torch import nn
 
 import purestep as ps
 from purestep.core import tree
+from purestep.distributed.collective import watched
 
 
 class TwoHeads(nn.Module):
@@ -97,6 +100,7 @@ SHARDABLE = {
     "lion": lambda: ps.lion(0.01),
     "momentum": lambda: ps.sgd(0.1, momentum=0.9),
     "window": lambda: ps.chain(ps.accumulate(2), ps.adamw(0.05)),
+    "gated window": lambda: ps.chain(ps.skip_nonfinite(), ps.accumulate(2), ps.adamw(0.05)),
 }
 
 
@@ -114,3 +118,40 @@ def wide_training(name):
 
 def sharded_all(topology, shard_state):
     return {name: sharded(topology, name, shard_state) for name in SHARDABLE}
+
+
+def note(seen, operation, x):
+    seen.append((operation, x.numel() * x.element_size()))
+
+
+def traffic_of(topology, name, changes, num_steps, options):
+    """Collectives and bytes of each step, as `(operation, bytes)`."""
+    shared = ps.distributed.data_parallel(wide_training(name).replace(**changes), topology, **options)
+    state, steps = shared.init(), []
+    for seed in range(num_steps):
+        steps.append([])
+        with watched(functools.partial(note, steps[-1])):
+            state, _ = shared.step.at(state)(state, part(samples(12, seed), topology.rank, 8))
+    return steps
+
+
+def in_a_simulated_world(topology, world_size):
+    """What the last rank of a large world sends in a step, and holds of a model of two leaves, 4096 rows of 8 and 4096 numbers."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", rank=world_size - 1, world_size=world_size, store=FakeStore())
+    simulated = ps.distributed.Topology(rank=world_size - 1, world_size=world_size)
+    own = ps.Training(
+        nn.Linear(8, 4096),
+        loss=ps.MSELoss(prediction_key="y", target_key="y"),
+        optimizer=ps.adamw(0.1),
+        forward=lambda model, batch: {"y": model(batch["x"])},
+    )
+    held, seen = {}, []
+    for choice in ("nothing", "optimizer"):
+        shared = ps.distributed.data_parallel(own, simulated, shard_state=choice)
+        state = shared.init()
+        with watched(functools.partial(note, seen)):
+            state, _ = shared.step(state, {"x": torch.ones(2, 8), "y": torch.zeros(2, 4096)})
+        held[choice] = tree.num_bytes(state.opt_state)
+    return held, seen
