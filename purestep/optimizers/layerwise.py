@@ -16,7 +16,7 @@ def matrices_only(params: Tree) -> Tree:
     Example:
         >>> import torch
         >>> matrices_only({"weight": torch.zeros(2, 3), "bias": torch.zeros(2)})
-        {'bias': False, 'weight': True}
+        {'weight': True, 'bias': False}
     """
     return tree.map(lambda p: p.ndim >= 2, params)
 
