@@ -1,15 +1,18 @@
 """From stored structures to batches: conversion, stores, the order of samples, neighbour lists, padding, the loader."""
 
 from .batch import AtomicBatch
+from .buckets import BucketPlan, BudgetBatches, plan_buckets
 from .collating import collate, collate_parts
 from .conversion import Conversion, Report, append_converted, convert
 from .flat_arrays import arrays_from_frames
 from .frames import PreparedFrames, prepare
 from .loader import Loader, stack
+from .mixture import Joined, MixedBatches, balanced
 from .neighbour_operator import with_neighbours
 from .neighbours import neighbour_list
-from .order import batch_indices, index_at, num_batches, permutation
+from .order import BatchPlan, EvenBatches, batch_indices, index_at, num_batches, permutation
 from .padding import Padding, plan_padding
+from .prefetch import Prefetched
 from .references import fit_reference_energies
 from .skin import SkinList, reuse
 from .splitting import HashSplit
@@ -20,10 +23,17 @@ from .writing import append_frames, write_store
 __all__ = [
     "AtomicBatch",
     "AtomicStore",
+    "BatchPlan",
+    "BucketPlan",
+    "BudgetBatches",
     "Conversion",
+    "EvenBatches",
     "HashSplit",
+    "Joined",
     "Loader",
+    "MixedBatches",
     "Padding",
+    "Prefetched",
     "PreparedFrames",
     "Report",
     "SkinList",
@@ -32,6 +42,7 @@ __all__ = [
     "append_converted",
     "append_frames",
     "arrays_from_frames",
+    "balanced",
     "batch_indices",
     "collate",
     "collate_parts",
@@ -41,6 +52,7 @@ __all__ = [
     "neighbour_list",
     "num_batches",
     "permutation",
+    "plan_buckets",
     "plan_padding",
     "prepare",
     "reuse",

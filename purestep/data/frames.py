@@ -4,6 +4,7 @@ A frame has the names of a store (`numbers`, `positions`, `energy`, ...); a prep
 batches in `collating.py`.
 """
 
+import functools
 import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
@@ -29,7 +30,7 @@ class Frames(Protocol):
 
 
 class PreparedFrames:
-    """Frames with neighbour lists, in the precision of training; each is prepared once and kept in memory.
+    """Frames with neighbour lists, in the precision of training; each is prepared when it is first asked for, and kept in memory.
 
     Energies are those above the sum of the atoms' reference energies, subtracted in float64 before any rounding.
 
@@ -38,25 +39,38 @@ class PreparedFrames:
         cutoff: Reach of the neighbour list, Angstrom.
         dtype: `numpy.float32` or `numpy.float64`.
         reference_energies: eV by atomic number; None subtracts nothing.
+        most_kept: The most prepared frames to keep; None keeps all.
     """
 
-    def __init__(self, dataset: Frames, cutoff: float, *, dtype: Any = np.float32, reference_energies: Mapping[int, float] | None = None):
+    def __init__(
+        self,
+        dataset: Frames,
+        cutoff: float,
+        *,
+        dtype: Any = np.float32,
+        reference_energies: Mapping[int, float] | None = None,
+        most_kept: int | None = None,
+    ):
         self.dataset, self.cutoff, self.dtype, self.reference_energies = dataset, cutoff, np.dtype(dtype), reference_energies
-        self._kept: list[Frame | None] = [None] * len(dataset)
+        self.most_kept = most_kept
+        self._prepared = functools.lru_cache(most_kept)(self._prepare)
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self.dataset)
 
     def __getitem__(self, index: int) -> Frame:
-        frame = self._kept[index]
-        if frame is None:
-            frame = self._kept[index] = prepare(
-                self.dataset[index], self.cutoff, dtype=self.dtype, reference_energies=self.reference_energies
-            )
-        return frame
+        return self._prepared(index)
 
     def __iter__(self) -> Iterator[Frame]:
         return (self[index] for index in range(len(self)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # what is kept stays: a worker keeps frames of its own
+        settings = {"dtype": self.dtype, "reference_energies": self.reference_energies, "most_kept": self.most_kept}
+        return _rebuild, (self.dataset, self.cutoff, settings)
+
+    def _prepare(self, index: int) -> Frame:
+        return prepare(self.dataset[index], self.cutoff, dtype=self.dtype, reference_energies=self.reference_energies)
 
     @property
     def fingerprint(self) -> str:
@@ -64,6 +78,10 @@ class PreparedFrames:
         references = sorted((self.reference_energies or {}).items())
         parts = (self.dataset.fingerprint, float(self.cutoff), self.dtype.str, references)
         return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _rebuild(dataset: Frames, cutoff: float, settings: dict[str, Any]) -> PreparedFrames:
+    return PreparedFrames(dataset, cutoff, **settings)
 
 
 def prepare(frame: Frame, cutoff: float, *, dtype: Any = np.float32, reference_energies: Mapping[int, float] | None = None) -> Frame:

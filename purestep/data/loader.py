@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .order import Last, batch_indices, num_batches
+from ..errors import DataError
+from .order import BatchPlan, EvenBatches, Last
 
 Collate = Callable[[list[Any], np.ndarray | None], Any]
 
@@ -23,8 +24,13 @@ def stack(samples: list[Mapping[str, Any]], mask: np.ndarray | None = None) -> d
         >>> stack([{"x": torch.ones(2)}, {"x": torch.zeros(2)}])["x"].shape
         torch.Size([2, 2])
     """
-    batch = {key: torch.stack([torch.as_tensor(sample[key]) for sample in samples]) for key in samples[0]}
+    batch = {key: torch.stack([_tensor(sample[key]) for sample in samples]) for key in samples[0]}
     return batch if mask is None else {**batch, "mask": torch.from_numpy(mask)}
+
+
+def _tensor(value: Any) -> Tensor:
+    # arrays of a store are views that cannot be written, which tensors cannot express
+    return torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else torch.as_tensor(value)
 
 
 class Loader:
@@ -32,11 +38,12 @@ class Loader:
 
     Args:
         dataset: Anything with `__len__` and `__getitem__(int)`.
-        batch_size: Samples of a batch on each rank.
+        batch_size: Samples of a batch on each rank. Or a plan that says which samples a batch holds (`BudgetBatches`, `MixedBatches`);
+            it has a seed and an order of its own, so `seed`, `shuffle` and `last` are not for it.
         seed: Chooses the shuffled orders.
         shuffle: Whether each epoch has an order of its own.
-        collate: From a list of samples and a mask to a batch. The mask is False for samples that only fill up the last batch; it is
-            None unless `last` is "pad".
+        collate: From a list of samples and a mask to a batch. The mask is False for samples that only fill up the batch; it is None
+            where a plain batch size comes with another `last` than "pad".
         rank: Which part of each global batch is ours.
         world: Number of ranks.
         last: What happens to the end of an epoch that fills no whole batch: "pad" fills it with samples of weight 0, "drop" leaves it
@@ -46,7 +53,7 @@ class Loader:
     def __init__(
         self,
         dataset: Sequence[Any],
-        batch_size: int,
+        batch_size: int | BatchPlan,
         *,
         seed: int = 0,
         shuffle: bool = True,
@@ -57,37 +64,47 @@ class Loader:
     ):
         if len(dataset) == 0:
             raise ValueError("the dataset is empty; check the path and the split")
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         if not 0 <= rank < world:
             raise ValueError(f"rank must lie in [0, world), got rank {rank} and world {world}")
-        if last not in get_args(Last):
-            raise ValueError(f"last must be one of {', '.join(get_args(Last))}, got {last!r}")
-        if last == "keep" and world > 1:
-            raise ValueError('last="keep" would give ranks unequal batches; use "pad" or "drop"')
-        if last == "drop" and len(dataset) < batch_size * world:
-            raise ValueError(f'last="drop" leaves nothing: {len(dataset)} samples, {batch_size} x {world} in a global batch')
+        if isinstance(batch_size, int):
+            _check_even(len(dataset), batch_size, world, last)
+            self.plan: BatchPlan = EvenBatches(len(dataset), batch_size, seed, shuffle, last)
+        elif (seed, shuffle, last) != (0, True, "pad"):
+            raise ValueError("a plan of batches has its own seed and order; seed, shuffle and last are for a plain batch_size")
+        else:
+            self.plan = batch_size
         self.dataset, self.batch_size, self.seed, self.shuffle = dataset, batch_size, seed, shuffle
         self.collate, self.rank, self.world, self.last = collate, rank, world, last
 
     def __len__(self) -> int:
         """Batches of one epoch."""
-        return num_batches(len(self.dataset), self.batch_size, self.world, self.last)
+        return self.plan.num_batches(self.world)
 
     def indices(self, epoch: int, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Which samples batch `index` of an epoch holds, and a mask that is False for those that only fill up."""
         if not 0 <= index < len(self):
             raise IndexError(f"batch {index} of an epoch with {len(self)} batches")
-        chosen, real = batch_indices(
-            self.seed, epoch, index, self.batch_size, len(self.dataset), rank=self.rank, world=self.world, shuffle=self.shuffle
-        )
-        return (chosen[real], real[real]) if self.last == "keep" else (chosen, real)
+        return self.plan.indices(epoch, index, rank=self.rank, world=self.world)
 
     def batch(self, epoch: int, index: int) -> Any:
-        """One batch of an epoch; no other sample is read."""
+        """One batch of an epoch; no other sample is read.
+
+        Raises:
+            DataError: If a sample cannot be read, or the samples do not make a batch; the message says which.
+        """
         chosen, real = self.indices(epoch, index)
-        samples = [self.dataset[sample] for sample in chosen.tolist()]
-        return self.collate(samples, real if self.last == "pad" else None)
+        samples = [self._sample(sample, epoch, index) for sample in chosen.tolist()]
+        plain = isinstance(self.plan, EvenBatches) and self.plan.last != "pad"
+        try:
+            return self.collate(samples, None if plain else real)
+        except Exception as error:
+            raise DataError(f"batch {index} of epoch {epoch}, samples {_some(chosen)}, cannot be collated: {_text(error)}") from error
+
+    def _sample(self, sample: int, epoch: int, index: int) -> Any:
+        try:
+            return self.dataset[sample]
+        except Exception as error:
+            raise DataError(f"sample {sample}, for batch {index} of epoch {epoch}, cannot be read: {_text(error)}") from error
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """The batches of one epoch from number `start` on."""
@@ -100,8 +117,32 @@ class Loader:
     def fingerprint(self) -> str:
         """Hash of all that decides which samples a batch of the whole world holds: the data, the order, the sizes.
 
-        Two runs with the same fingerprint see the same samples, also if the world is cut into other ranks of the same global batch.
+        Two runs with the same fingerprint see the same samples; where a plain batch size says how batches are cut, also if the world
+        is cut into other ranks of the same global batch.
         """
         data = getattr(self.dataset, "fingerprint", f"{type(self.dataset).__qualname__} of {len(self.dataset)}")
-        parts = (data, len(self.dataset), self.batch_size * self.world, self.seed, self.shuffle, self.last)
-        return hashlib.sha256(repr(parts).encode()).hexdigest()
+        if isinstance(plan := self.plan, EvenBatches):
+            order: tuple[Any, ...] = (plan.batch_size * self.world, plan.seed, plan.shuffle, plan.last)
+        else:
+            order = (plan.fingerprint, self.world)
+        return hashlib.sha256(repr((data, len(self.dataset), *order)).encode()).hexdigest()
+
+
+def _check_even(size: int, batch_size: int, world: int, last: Last) -> None:
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    if last not in get_args(Last):
+        raise ValueError(f"last must be one of {', '.join(get_args(Last))}, got {last!r}")
+    if last == "keep" and world > 1:
+        raise ValueError('last="keep" would give ranks unequal batches; use "pad" or "drop"')
+    if last == "drop" and size < batch_size * world:
+        raise ValueError(f'last="drop" leaves nothing: {size} samples, {batch_size} x {world} in a global batch')
+
+
+def _text(error: Exception) -> str:
+    return str(error) if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
+
+
+def _some(numbers: np.ndarray) -> str:
+    shown = ", ".join(map(str, numbers[:8].tolist()))
+    return f"{shown}, ..." if len(numbers) > 8 else shown

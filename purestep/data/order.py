@@ -4,9 +4,10 @@ No list of indices is kept. Which samples form batch `index` on rank `rank` foll
 twice, and runs on other numbers of ranks see the same samples.
 """
 
+import dataclasses
 import functools
 import math
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -51,6 +52,12 @@ def permutation(seed: int, epoch: int, size: int) -> np.ndarray:
     return index_at(seed, epoch, np.arange(size), size)
 
 
+def uniform_at(key: int, position: np.ndarray) -> np.ndarray:
+    """Numbers in `[0, 1)`, float64, independent for all practical purposes, as a function of a key and positions."""
+    bits = _mix(_mix(np.asarray(position, dtype=np.int64).astype(np.uint64), key & _MASK), (key * 0x9E3779B9) & _MASK)
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
 def num_batches(size: int, batch_size: int, world: int = 1, last: Last = "pad") -> int:
     """Batches of one epoch, the same number on every rank."""
     per_step = batch_size * world
@@ -73,6 +80,53 @@ def batch_indices(
     real = position < size
     position = position % size
     return (index_at(seed, epoch, position, size) if shuffle else position), real
+
+
+class BatchPlan(Protocol):
+    """Which samples a batch holds, as a pure function of its place; `EvenBatches`, `BudgetBatches` and `Mixture` are some."""
+
+    def num_batches(self, world: int = 1) -> int:
+        """Batches of one epoch, the same number on every rank and in every epoch."""
+
+    def indices(self, epoch: int, index: int, *, rank: int = 0, world: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """Samples of one batch, and a mask that is False for those that only fill up."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when the batches do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EvenBatches:
+    """Batches of equally many samples, in an order that every epoch shuffles anew.
+
+    Args:
+        size: Number of samples.
+        batch_size: Samples of a batch on each rank.
+        seed: Chooses the shuffled orders.
+        shuffle: Whether each epoch has an order of its own.
+        last: What happens to the end of an epoch that fills no whole batch; see `Loader`.
+    """
+
+    size: int
+    batch_size: int
+    seed: int = 0
+    shuffle: bool = True
+    last: Last = "pad"
+
+    def num_batches(self, world: int = 1) -> int:
+        """Batches of one epoch on each rank."""
+        return num_batches(self.size, self.batch_size, world, self.last)
+
+    def indices(self, epoch: int, index: int, *, rank: int = 0, world: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """Samples of one batch, and which of them count."""
+        chosen, real = batch_indices(self.seed, epoch, index, self.batch_size, self.size, rank=rank, world=world, shuffle=self.shuffle)
+        return (chosen[real], real[real]) if self.last == "keep" else (chosen, real)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the batches of one rank."""
+        return repr(self)
 
 
 def _encrypt(value: np.ndarray, keys: tuple[int, ...], size: int) -> np.ndarray:
