@@ -6,6 +6,8 @@ from .collating import collate, collate_parts
 from .conversion import Conversion, Report, append_converted, convert
 from .flat_arrays import arrays_from_frames
 from .frames import PreparedFrames, prepare
+from .inspection import Histogram, Inspection, inspect
+from .inspection_picture import draw_inspection
 from .loader import Loader, stack
 from .mixture import Joined, MixedBatches, balanced
 from .neighbour_operator import with_neighbours
@@ -29,6 +31,8 @@ __all__ = [
     "Conversion",
     "EvenBatches",
     "HashSplit",
+    "Histogram",
+    "Inspection",
     "Joined",
     "Loader",
     "MixedBatches",
@@ -47,8 +51,10 @@ __all__ = [
     "collate",
     "collate_parts",
     "convert",
+    "draw_inspection",
     "fit_reference_energies",
     "index_at",
+    "inspect",
     "neighbour_list",
     "num_batches",
     "permutation",
