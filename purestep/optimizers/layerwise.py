@@ -1,4 +1,4 @@
-"""Learning rates that fall with the distance from the output, and the usual mask for weight decay."""
+"""Learning rates that fall with the distance from the output: `layerwise_decay`."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -8,17 +8,6 @@ from ..core import tree
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
 from ..errors import PatternError
-
-
-def matrices_only(params: Tree) -> Tree:
-    """Make the usual mask for weight decay: True for leaves of two or more dimensions, so that biases and norms are left alone.
-
-    Example:
-        >>> import torch
-        >>> matrices_only({"weight": torch.zeros(2, 3), "bias": torch.zeros(2)})
-        {'weight': True, 'bias': False}
-    """
-    return tree.map(lambda p: p.ndim >= 2, params)
 
 
 @tree.node(static=("factors",))

@@ -5,7 +5,7 @@ import torch
 
 from purestep.core.transform import chain
 from purestep.errors import PatternError
-from purestep.optimizers import adamw, layerwise_decay, matrices_only, sgd
+from purestep.optimizers import adamw, layerwise_decay
 
 PARAMS = {
     "embed": {"weight": torch.zeros(4, 2)},
@@ -62,14 +62,3 @@ def test_a_pattern_without_a_leaf_is_an_error():
 def test_a_wrong_argument_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         layerwise_decay(*arguments)
-
-
-def test_the_usual_mask_leaves_biases_and_scalars_alone():
-    params = {"weight": torch.zeros(2, 2), "bias": torch.zeros(2), "scale": torch.zeros(())}
-    assert matrices_only(params) == {"weight": True, "bias": False, "scale": False}
-    optimizer = adamw(1.0, weight_decay=0.5, mask=matrices_only)
-    ones = torch.utils._pytree.tree_map(torch.ones_like, params)
-    zeros = torch.utils._pytree.tree_map(torch.zeros_like, params)
-    updates, _ = optimizer.update(zeros, optimizer.init(ones), ones)
-    assert [float(updates[name].flatten()[0]) for name in ("weight", "bias", "scale")] == [-0.5, 0.0, 0.0]
-    assert sgd(0.1).init(params)

@@ -4,8 +4,8 @@ import torch
 
 from purestep import schedules
 from purestep.core.transform import chain
-from purestep.optimizers import adam, adamw, describe, matrices_only, muon, schedule_free_sgd, sgd
-from purestep.transforms import accumulate, clip_by_global_norm, partition, scale_by_sophia, skip_nonfinite
+from purestep.optimizers import adam, adamw, describe, muon, schedule_free_sgd, sgd
+from purestep.transforms import accumulate, at_least_2d, clip_by_global_norm, partition, scale_by_sophia, skip_nonfinite
 
 PARAMS = {f"blocks.{i}.{name}": torch.zeros(*shape) for i in range(12) for name, shape in (("weight", (8, 4)), ("bias", (8,)))}
 PARAMS |= {"head.weight": torch.zeros(2, 8)}
@@ -26,7 +26,7 @@ def test_parts_are_listed_in_order_of_execution_with_their_bytes():
 
 
 def test_a_mask_shows_the_leaves_that_decay():
-    text = describe(adamw(1e-3, weight_decay=0.1, mask=matrices_only), PARAMS)
+    text = describe(adamw(1e-3, weight_decay=0.1, mask=at_least_2d), PARAMS)
     assert "masked_add_decayed_weights 8 B 13 of 25 leaves" in lines(text)
     assert "add_decayed_weights 8 B 13 leaves: blocks.*.weight (12), head.weight; weight_decay 0.1" in lines(text)
 
