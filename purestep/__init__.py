@@ -5,7 +5,7 @@ transform and every optimizer is a name of this package too; `purestep.transform
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
@@ -48,7 +48,28 @@ _FAMILIES = ("transforms", "optimizers", "losses")
 
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 
-__all__ = ["__version__", *_HOME, *_MODULES]
+if TYPE_CHECKING:  # what editors and type checkers see; the same names, loaded at once
+    from . import checkpoint, data, distributed, errors, hooks, losses, metrics, models, optimizers, schedules, testing, transforms
+    from .capture import compile
+    from .checkpoint import Checkpointer, load, save
+    from .core import rng, tree
+    from .core.epoch import end_epoch, observe
+    from .core.event import Event, Stop
+    from .core.hook import Hook, Stage, StepContext
+    from .core.loss import ComposedLoss, FunctionTerm, LossOutput, LossTerm, Sums
+    from .core.rng import fold_in
+    from .core.selection import freeze, masked, partition
+    from .core.state import Counters, TrainState
+    from .core.step import init_state, make_step
+    from .core.transform import Gated, GradientTransform, apply_updates, chain, set_hyperparams, stateless
+    from .data import AtomicBatch, Loader
+    from .errors import PurestepError
+    from .loop import FitResult, fit
+    from .losses import *
+    from .optimizers import *
+    from .training import Training
+    from .transforms import *
+    from .validation import Validation
 
 
 def __getattr__(name: str) -> Any:
@@ -56,6 +77,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(f".{_HOME[name]}", __name__), name)
     elif name in _MODULES:
         value = import_module(f".{_MODULES[name]}", __name__)
+    elif name == "__all__":
+        return __dir__()
     elif not name.startswith("_") and (family := _family_of(name)):
         value = getattr(import_module(f".{family}", __name__), name)
     else:
@@ -70,4 +93,4 @@ def _family_of(name: str) -> str | None:
 
 def __dir__() -> list[str]:
     families = [name for family in _FAMILIES for name in import_module(f".{family}", __name__).__all__]
-    return sorted({*__all__, *families})
+    return sorted({"__version__", *_HOME, *_MODULES, *families})

@@ -16,7 +16,7 @@ from ..errors import RecompileError
 from .backends import BACKENDS, Backend
 from .graph import CaptureRecord, Graph
 from .key import difference, kind, surroundings
-from .trace import capture_by_dynamo, capture_by_trace
+from .recording import capture_by_dynamo, capture_by_trace
 
 Capture = Literal["auto", "trace", "dynamo"]
 OnRecompile = Literal["warn", "error", "ignore"]
