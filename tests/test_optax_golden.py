@@ -10,7 +10,7 @@ from purestep.core import tree
 from purestep.transforms import schedule_free_eval_params
 from tests import optax_golden as interpreter
 
-FILES = {path.stem: interpreter.read(path) for path in sorted((Path(__file__).parent / "goldens").glob("*.json"))}
+FILES = {path.stem: interpreter.read(path) for path in sorted((Path(__file__).parent / "goldens").glob("optax_*.json"))}
 
 
 def cases(kind):

@@ -64,17 +64,22 @@ def inject_hyperparams(
 
         def init(params: Tree) -> InjectHyperparamsState:
             hyperparams = {name: init_hyperparam(value, params) for name, value in dynamic.items()}
-            return InjectHyperparamsState(hyperparams, example.init(params))
+            return InjectHyperparamsState(hyperparams, build(values_of(hyperparams)).init(params))
 
         def update(updates: Tree, state: InjectHyperparamsState, params: Tree = None, **extra: Any) -> tuple[Any, InjectHyperparamsState]:
             hyperparams = {name: next_hyperparam(value, state.hyperparams[name]) for name, value in dynamic.items()}
-            inner = build({name: hyperparam.value for name, hyperparam in hyperparams.items()})
+            inner = build(values_of(hyperparams))
             returned, inner_state = inner.update(updates, state.inner_state, params, **extra)
             return returned, InjectHyperparamsState(hyperparams, inner_state)
 
         return GradientTransform(init, update, example.name, example.needs, _scale_loss_of(example))
 
     return make
+
+
+def values_of(hyperparams: Mapping[str, Hyperparam]) -> dict[str, Tensor]:
+    """The values by name."""
+    return {name: hyperparam.value for name, hyperparam in hyperparams.items()}
 
 
 def _is_dynamic(value: Any, annotation: Any) -> bool:
