@@ -17,11 +17,11 @@ class Recipe:
     hidden_size: int = 32
     num_layers: int = 3
     num_radial: int = 20
-    cutoff: float = 5.0
+    cutoff: float = 3.5
     peak_learning_rate: float = 1e-2
     warmup_steps: int = 100
-    weight_decay: float = 0.05
-    max_norm: float = 10.0
+    weight_decay: float = 0.1
+    max_norm: float = 2.0
     ema_decay: float = 0.99
     seed: int = 0
     device: str = "auto"
