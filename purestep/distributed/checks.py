@@ -62,7 +62,11 @@ def _kind(leaf: Any) -> str:
 
 def hash_of(leaf: Any) -> int:
     """Hash of a leaf's bits, as int64."""
-    data = leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy() if isinstance(leaf, Tensor) else repr(leaf).encode()
+    data = (
+        leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        if isinstance(leaf, Tensor)
+        else repr(leaf).encode()
+    )
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little", signed=True)
 
 
