@@ -112,7 +112,7 @@ def run_collective(operation: Callable[[], object], what: str) -> None:
     try:
         operation()
     except RuntimeError as error:
-        cause = str(error).splitlines()[0][:300]
+        cause = str(error).splitlines()[0].split(". ")[0][:200]
         raise known_to_all(
             DistributedError(
                 f"rank {dist.get_rank()} of {dist.get_world_size()} waited in vain for another rank in a {what}: it has ended, hangs, or "

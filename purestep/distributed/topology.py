@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from ..core.ranks import ALONE, Ranks
 from ..errors import DistributedError
@@ -72,7 +73,10 @@ def init(
         backend = "cpu:gloo,cuda:nccl" if where.type == "cuda" else "gloo"
         timeout = datetime.timedelta(seconds=timeout_seconds)
         try:
-            dist.init_process_group(backend, init_method=method, rank=own, world_size=size, timeout=timeout)
+            store, *_ = next(rendezvous(method, own, size, timeout=timeout))
+            # torchrun may keep its store for the next life of the ranks, which must not find the addresses of the last one in it
+            life = dist.PrefixStore(f"life {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+            dist.init_process_group(backend, store=life, rank=own, world_size=size, timeout=timeout)
         except (RuntimeError, ValueError, KeyError) as error:
             raise DistributedError(
                 f"distributed.init: rank {own} could not meet the other {size - 1} at {method} within {timeout_seconds:g} s: {error}"
