@@ -35,6 +35,8 @@ class AtomicBatch:
         energy: `(B, 1)`, eV; NaN where unknown.
         forces: `(N, 3)`, eV/Angstrom; NaN where unknown.
         stress: `(B, 3, 3)`, eV/Angstrom^3, tension positive; NaN where unknown.
+        per_atom: Other values by name, `(N, ...)` each; they are read by name like the fields.
+        per_graph: Other values by name, `(B, ...)` each.
     """
 
     positions: Tensor
@@ -51,6 +53,8 @@ class AtomicBatch:
     energy: Tensor | None = None
     forces: Tensor | None = None
     stress: Tensor | None = None
+    per_atom: dict[str, Tensor] | None = None
+    per_graph: dict[str, Tensor] | None = None
 
     @property
     def num_graphs(self) -> int:
@@ -64,22 +68,24 @@ class AtomicBatch:
         return counts if self.graph_mask is None else counts * self.graph_mask
 
     def __getitem__(self, key: str) -> Tensor:
-        """The field named `key`.
+        """The field, or the other value, named `key`.
 
         Raises:
-            KeyError: If there is no such field, or the batch does not carry it.
+            KeyError: If there is no such name, or the batch does not carry it.
         """
-        value = getattr(self, key, None) if key in _FIELDS else None
-        if value is None:
-            raise KeyError(f"this batch has no {key!r}; it carries {', '.join(self.keys())}")
-        return value
+        if key in _FIELDS and (value := getattr(self, key)) is not None:
+            return value
+        for others in (self.per_atom, self.per_graph):
+            if others is not None and key in others:
+                return others[key]
+        raise KeyError(f"this batch has no {key!r}; it carries {', '.join(self.keys())}")
 
     def __contains__(self, key: str) -> bool:
         return key in self.keys()
 
     def keys(self) -> list[str]:
-        """Names of the fields that are present."""
-        return [name for name in _FIELDS if getattr(self, name) is not None]
+        """Names of the fields that are present, and of the other values."""
+        return [*(name for name in _FIELDS if getattr(self, name) is not None), *(self.per_atom or ()), *(self.per_graph or ())]
 
     def to(self, device: torch.device | str | None) -> Self:
         """The same batch on another device."""
@@ -108,6 +114,9 @@ class AtomicBatch:
         atoms = slice(int(self.ptr[first]), int(self.ptr[end]))
         changes: dict[str, Any] = {name: getattr(self, name)[atoms] for name in _PER_ATOM if name in self}
         changes |= {name: getattr(self, name)[first:end] for name in _PER_GRAPH if name in self}
+        for name, rows in (("per_atom", atoms), ("per_graph", slice(first, end))):
+            if (others := getattr(self, name)) is not None:
+                changes[name] = {key: value[rows] for key, value in others.items()}
         if self.edge_index is not None:
             inside = (self.edge_index[0] >= atoms.start) & (self.edge_index[0] < atoms.stop)
             changes |= {name: getattr(self, name)[inside] for name in ("edge_shift", "edge_mask") if name in self}
@@ -115,13 +124,14 @@ class AtomicBatch:
         return self.replace(**changes, batch=self.batch[atoms] - first, ptr=self.ptr[first : end + 1] - atoms.start)
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={_text(getattr(self, name))}" for name in self.keys())
+        fields = ", ".join(f"{name}={_text(self[name])}" for name in self.keys())
         return f"AtomicBatch({fields})"
 
 
 _PER_ATOM = ("positions", "numbers", "atom_mask", "forces")
 _PER_GRAPH = ("graph_mask", "cell", "pbc", "energy", "stress")
-_FIELDS = tuple(field.name for field in dataclasses.fields(AtomicBatch))
+_OTHERS = ("per_atom", "per_graph")
+_FIELDS = tuple(field.name for field in dataclasses.fields(AtomicBatch) if field.name not in _OTHERS)
 
 
 def _text(value: Any) -> str:

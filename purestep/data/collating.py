@@ -1,6 +1,7 @@
 """From prepared frames to batches: concatenation, and padding to fixed sizes that changes no number."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -91,7 +92,20 @@ def _join(frames: Sequence[Frame], counts: np.ndarray, pad_to: Padding | None, t
             fields[key] = _rows([{key: frame[key][None]} for frame in frames], {key: template[key][None]}, key, size.graphs)
     if "energy" in template:
         fields["energy"] = fields["energy"][:, None]
-    return AtomicBatch(**{key: torch.from_numpy(value) for key, value in fields.items()})
+    others: dict[str, Any] = {
+        level: _others(frames, template, level, rows) for level, rows in (("per_atom", size.atoms), ("per_graph", size.graphs))
+    }
+    return AtomicBatch(**{key: torch.from_numpy(value) for key, value in fields.items()}, **others)
+
+
+def _others(frames: Sequence[Frame], template: Frame, level: str, rows: int) -> dict[str, torch.Tensor] | None:
+    """Arrays of the user, padded like the others."""
+    prefix = level + "/"
+    found = {}
+    for name in [key for key in template if key.startswith(prefix)]:
+        whole = [{name: frame[name] if level == "per_atom" else frame[name][None]} for frame in (template, *frames)]
+        found[name.removeprefix(prefix)] = torch.from_numpy(_rows(whole[1:], whole[0], name, rows))
+    return found or None
 
 
 def _rows(frames: Sequence[Frame], template: Frame, key: str, size: int) -> np.ndarray:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from .layout import LEVELS
 from .neighbours import neighbour_list
 from .references import sum_of_references
 
@@ -35,7 +36,8 @@ class PreparedFrames:
     Energies are those above the sum of the atoms' reference energies, subtracted in float64 before any rounding.
 
     Args:
-        dataset: Frames as they are stored, total energies in float64.
+        dataset: Frames as they are stored, total energies in float64. If it says what `levels` its arrays have, as a store does, arrays
+            of the user go into the batches too.
         cutoff: Reach of the neighbour list, Angstrom.
         dtype: `numpy.float32` or `numpy.float64`.
         reference_energies: eV by atomic number; None subtracts nothing.
@@ -70,7 +72,8 @@ class PreparedFrames:
         return _rebuild, (self.dataset, self.cutoff, settings)
 
     def _prepare(self, index: int) -> Frame:
-        return prepare(self.dataset[index], self.cutoff, dtype=self.dtype, reference_energies=self.reference_energies)
+        levels = getattr(self.dataset, "levels", None)
+        return prepare(self.dataset[index], self.cutoff, dtype=self.dtype, reference_energies=self.reference_energies, levels=levels)
 
     @property
     def fingerprint(self) -> str:
@@ -84,8 +87,18 @@ def _rebuild(dataset: Frames, cutoff: float, settings: dict[str, Any]) -> Prepar
     return PreparedFrames(dataset, cutoff, **settings)
 
 
-def prepare(frame: Frame, cutoff: float, *, dtype: Any = np.float32, reference_energies: Mapping[int, float] | None = None) -> Frame:
+def prepare(
+    frame: Frame,
+    cutoff: float,
+    *,
+    dtype: Any = np.float32,
+    reference_energies: Mapping[int, float] | None = None,
+    levels: Mapping[str, str] | None = None,
+) -> Frame:
     """One frame with `edge_index` and `edge_shift`, floats in `dtype`, and the energy above its references.
+
+    Args:
+        levels: "atom" or "frame" for arrays of the user, which are then kept as `per_atom/<name>` or `per_graph/<name>`.
 
     Raises:
         DataError: If an element has no reference energy.
@@ -101,4 +114,8 @@ def prepare(frame: Frame, cutoff: float, *, dtype: Any = np.float32, reference_e
     if "energy" in frame:
         reference = 0.0 if reference_energies is None else sum_of_references(out["numbers"], reference_energies)
         out["energy"] = np.asarray(np.float64(frame["energy"]) - reference).astype(dtype)
+    for key in [key for key in levels or () if key in frame and key not in LEVELS]:
+        value = np.asarray(frame[key])
+        name = f"per_atom/{key}" if levels[key] == "atom" else f"per_graph/{key}"  # type: ignore[index]
+        out[name] = value.astype(dtype) if value.dtype.kind == "f" else value
     return out

@@ -158,6 +158,11 @@ class Subset:
     def __len__(self) -> int:
         return len(self.indices)
 
+    @property
+    def levels(self) -> dict[str, str]:
+        """Those of the store."""
+        return self.store.levels
+
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         return self.store[int(self.indices[index])]
 

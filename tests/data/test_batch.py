@@ -1,11 +1,12 @@
 """The batch is a tree, knows its sizes, and says what it lacks."""
 
+import numpy as np
 import pytest
 import torch
 import torch.utils._pytree as torch_pytree
 
 from purestep.core import tree
-from purestep.data import Padding, collate, prepare
+from purestep.data import Padding, PreparedFrames, collate, prepare, write_store
 
 
 @pytest.fixture
@@ -76,3 +77,30 @@ def test_padding_stays_with_the_part_that_holds_it(batch):
 def test_a_batch_is_not_cut_into_more_parts_than_graphs(batch):
     with pytest.raises(ValueError, match="cannot cut 5 graphs into 6 parts"):
         batch.cut(6)
+
+
+@pytest.fixture
+def batch_with_others(frames):
+    levels = {"charge": "atom", "spin": "frame", "axis": "frame"}
+    more = [{**f, "charge": np.arange(len(f["numbers"])) + 0.5, "spin": np.int64(n), "axis": np.full(3, n)} for n, f in enumerate(frames)]
+    return collate([prepare(frame, 3.0, levels=levels) for frame in more[:3]], pad_to=Padding(5, 12, 40))
+
+
+def test_arrays_of_the_user_come_along_padded_and_are_read_by_name(batch_with_others):
+    batch = batch_with_others
+    assert batch["charge"].tolist() == [0.5, 1.5, 2.5, 0.5, 0.5, 1.5, 2.5, 3.5, 4.5, 0, 0, 0] and batch["charge"].dtype == torch.float32
+    assert batch["spin"].tolist() == [0, 1, 2, 0, 0] and batch["axis"].shape == (5, 3) and {"charge", "spin"} <= set(batch.keys())
+    assert "per_atom.charge" in tree.paths(batch) and "spin=int64[5]" in repr(batch)
+    assert tree.map(lambda leaf: leaf + 1, batch)["spin"].tolist() == [1, 2, 3, 1, 1]
+
+
+def test_arrays_of_the_user_are_cut_with_the_batch(batch_with_others):
+    first, second = batch_with_others.cut(2)
+    assert first["charge"].shape == (9,) and second["charge"].shape == (3,) and second["spin"].tolist() == [0, 0]
+
+
+def test_arrays_of_the_user_go_from_store_to_batch(arrays, tmp_path):
+    more = {"charge": np.arange(24.0), "spin": np.arange(7)}
+    store = write_store(tmp_path / "set.zarr", arrays | more, levels={"charge": "atom", "spin": "frame"})
+    batch = collate([PreparedFrames(store.split("train"), 3.0)[number] for number in range(4)])
+    assert torch.equal(batch["charge"], torch.arange(11.0)) and batch["spin"].tolist() == [0, 1, 2, 3]

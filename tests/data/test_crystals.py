@@ -40,6 +40,7 @@ def file(tmp_path):
     return tmp_path / "crystals.extxyz"
 
 
+@pytest.mark.slow
 def test_the_example_learns_energies_forces_and_stresses_of_crystals(file, capsys, untouched_globals):
     result = example().main([str(file), "--steps", "100"])
     assert "20 test" in capsys.readouterr().out
