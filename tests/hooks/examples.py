@@ -31,4 +31,4 @@ def example(name):
     return HOOKS[name](**ARGUMENTS.get(name, {}))
 
 
-NAMES = [*sorted(HOOKS), "every.ema", "every.input_noise", "every.penalty"]
+NAMES = [*sorted(HOOKS), "every.ema", "every.penalty"]
