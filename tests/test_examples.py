@@ -1,0 +1,80 @@
+"""The examples run, and show what they say they show."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+NEEDS_A_FILE = {"fcc_stress"}
+
+SHOWN = {
+    "alternating": {
+        "mean": lambda x: 2.7 < x < 3.3,
+        "deviation": lambda x: 0.25 < x < 0.75,
+        "graphs": lambda x: x == 1,
+        "waits_bitwise": bool,
+    },
+    "custom_hook": {
+        "class_error/0": lambda x: x < 0.05,
+        "class_error/1": lambda x: 0.1 < x < 0.45,
+        "observing_changes_nothing": bool,
+        "captured_is_eager": bool,
+    },
+    "custom_loss": {
+        "q10": lambda x: 0.05 < x < 0.15,
+        "q50": lambda x: 0.45 < x < 0.55,
+        "q90": lambda x: 0.85 < x < 0.95,
+        "cutting_changes": lambda x: x <= 1e-12,
+    },
+    "distillation": {"agreement": lambda x: x > 0.95, "accuracy": lambda x: x > 0.9, "teacher_unchanged": bool},
+    "ensemble": {
+        "worst_loss": lambda x: x < 0.1,
+        "spread_where_seen": lambda x: x < 0.1,
+        "spread_elsewhere": lambda x: x > 0.1,
+        "alone_or_together": lambda x: x <= 1e-10,
+    },
+    "half_precision": {
+        "loss_after": lambda x: x < 0.1,
+        "skipped": lambda x: x >= 1,
+        "skipped_left_no_trace": bool,
+        "updates": lambda x: x < 150,
+        "batches": lambda x: x == 150,
+    },
+    "masked_language_model": {
+        "perplexity": lambda x: x < 6,
+        "sizes": lambda x: x == 3,
+        "cutting_changes": lambda x: x <= 1e-5,  # float32
+    },
+    "missing_labels": {
+        "force_loss_before": lambda x: x > 0.1,
+        "force_loss_after": lambda x: x < 0.05,
+        "stress_loss_after": lambda x: x < 2e-4,
+        "force_loss_without_labels": lambda x: x == 0,
+    },
+    "phases": {
+        "graphs": lambda x: x == 1,
+        "phases_are_schedules": bool,
+        "averaged_updates": lambda x: x == 300,
+        "force_loss_averaged": lambda x: x < 1.0,
+    },
+}
+
+
+def test_every_example_has_a_test():
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == SHOWN.keys() | NEEDS_A_FILE
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLES.glob("*.py")))
+def test_an_example_is_short(name):
+    assert len((EXAMPLES / f"{name}.py").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(SHOWN))
+def test_an_example_shows_what_it_says(name, capsys):
+    with torch.random.fork_rng(devices=[]):  # an example draws its first weights from the global generator
+        found = runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"]()
+    assert [key for key, holds in SHOWN[name].items() if not holds(found[key])] == [], found
+    assert capsys.readouterr().out
