@@ -212,12 +212,38 @@ def validated(topology, total, batch_size):
     return result.history[-1]["validation/loss/total"]
 
 
-def killed(topology, phase):
-    """Rank 1 is killed; the others must hear of it."""
+def die_on_rank_one(topology):
+    if topology.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
 
-    def die(event):
-        if topology.rank == 1 and event.stage is phase and event.batch_count >= 1:
-            os.kill(os.getpid(), signal.SIGKILL)
+
+class DyingData:
+    """Batches during whose reading rank 1 dies."""
+
+    def __init__(self, topology):
+        self.topology = topology
+
+    def epoch(self, number, start):
+        yield masked(1.0)
+        die_on_rank_one(self.topology)
+        yield masked(1.0)
+
+
+def killed(topology, phase):
+    """Rank 1 is killed in a phase of the run; the others must hear of it."""
+    batches, validation, listeners, optimizer = [masked(1.0)] * 4, None, (), ps.sgd(0.1)
+
+    def die(*event, **about):
+        die_on_rank_one(topology)
 
     die.on_every_rank = True
-    run_of_squares(topology, [masked(1.0)] * 4, num_epochs=1, listeners=[die])
+    if phase == "data":
+        batches = DyingData(topology)
+    elif phase == "step":
+        optimizer = ps.chain(ps.stateless(lambda updates, params: die() or updates), ps.sgd(0.1))
+    elif phase == "validation":
+        validation = ps.Validation([masked(1.0)], batch_callback=die)
+    else:
+        listeners = [lambda event: die() if event.stage is ps.Stage.AFTER_EPOCH else None]
+        listeners[0].on_every_rank = True
+    run_of_squares(topology, batches, num_epochs=1, listeners=listeners, validation=validation, optimizer=optimizer)

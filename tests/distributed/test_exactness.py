@@ -1,9 +1,11 @@
 """The result of a step does not depend on how its batch is shared among ranks."""
 
+import numpy as np
 import pytest
 import torch
 
-from tests.distributed import scenarios
+import purestep as ps
+from tests.distributed import molecules, scenarios
 from tests.distributed.processes import run_ranks
 
 pytestmark = pytest.mark.distributed
@@ -74,6 +76,25 @@ def test_a_captured_step_gives_the_numbers_of_the_eager_one_though_ranks_capture
     cases = [("gated", SPLITS[2], {}, backend) for backend in (None, "aot_eager")]
     for eager, captured in run_ranks(2, scenarios.train_many, cases):
         assert differences(captured[0], eager[0]) == []
+
+
+@pytest.mark.parametrize("backend", [None, "aot_eager"])
+def test_energies_and_forces_of_shared_molecules_are_those_of_one_process(backend):
+    whole, whole_metrics = molecules.trained(ps.distributed.Topology(), [range(5)])
+    assert whole["counters.step_count"] == 2
+    for state, metrics in run_ranks(2, molecules.trained, [(0, 1, 2), (3, 4)], backend):  # the second rank knows no energy
+        assert differences(state, whole, {"counters.global_step_count"}) == []
+        assert [differences(a, b) for a, b in zip(metrics, whole_metrics, strict=True)] == [[], []]
+
+
+def test_any_split_gives_the_numbers_of_one_process():
+    random = np.random.default_rng(0)
+    cuts = [np.sort(random.integers(0, 13, size=2)).tolist() for _ in range(20)]
+    splits = [((0, a), (a, b), (b, 12)) for a, b in cuts]
+    state, _ = scenarios.run_steps((own := scenarios.training("gated")).step, own.init(), [scenarios.samples(12, i) for i in range(20)])
+    for ((shared, _),) in run_ranks(3, scenarios.train_many, [("gated", splits, {})]):
+        # twenty updates, each of which may carry on what the one before rounded
+        assert differences(shared, scenarios.plain(state), {"counters.global_step_count"}) == []
 
 
 @pytest.mark.slow
