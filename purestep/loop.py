@@ -107,9 +107,14 @@ def fit(
         ValueError: If not exactly one target is given, or it is not positive.
         DataError: If there are no batches, or they cannot be iterated again.
         StallError: If no update was applied over several epochs, or a gate asks to halt.
+        DistributedError: If ranks begin with different states, or one of them fails.
     """
     run = _Run(training, batches, _target(num_epochs, num_steps), validation, tuple(listeners), step or training.step, evaluate)
     start = training.init(seed) if state is None else state
+    if training.ranks.world_size > 1:
+        from .distributed.checks import compare_states  # loads torch.distributed, which one process does not need
+
+        compare_states(start, training.ranks, "fit: the first state")
     end = run.fit(_Moment(start, **_counters(start)))
     assert end.stop is not None
     return FitResult(end.state, list(end.history), end.stop.reason)

@@ -4,10 +4,11 @@
 share of the batch, and sums over ranks are operations of that step.
 """
 
-from .checks import SameState, check_same_state, collective_order_checked
+from .checks import SameState, check_same_state, check_same_text, collective_order_checked
 from .parallel import data_parallel, shard
 from .reduction import sum_over_ranks
 from .saving import SharedCheckpoints, restore
+from .scalars import reduce_scalars
 from .topology import Topology, init, shutdown
 
 __all__ = [
@@ -21,5 +22,7 @@ __all__ = [
     "restore",
     "SameState",
     "check_same_state",
+    "check_same_text",
+    "reduce_scalars",
     "collective_order_checked",
 ]

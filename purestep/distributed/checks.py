@@ -11,7 +11,7 @@ from torch import Tensor
 from ..core import tree
 from ..core.event import Event, crossed
 from ..core.hook import Stage
-from ..core.ranks import Ranks
+from ..core.ranks import Ranks, known_to_all
 from ..errors import DistributedError
 from .collective import watched
 from .local import local_prefixes
@@ -19,39 +19,56 @@ from .topology import Topology
 
 
 def check_same_state(state: Any, topology: Topology, *, where: str = "state") -> None:
-    """Compare a state over ranks, bit for bit; what each rank has of its own, an open accumulation window, is left out.
+    """Compare a state over ranks, bit for bit; what each rank has of its own (open windows, parts of sharded state) is left out.
 
     Every rank calls this. Costs a sum of 8 bytes for each leaf.
 
     Raises:
         DistributedError: On every rank, naming the first leaf that differs from rank 0, and the ranks.
     """
-    ranks = topology.ranks
+    compare_states(state, topology.ranks, where)
+
+
+def compare_states(state: Any, ranks: Ranks, where: str) -> None:
+    """`check_same_state`, for those who know the ranks only."""
+    if ranks.world_size == 1:
+        return
     local = tuple(f"{prefix}." for prefix in local_prefixes(state))
     items = [(path, leaf) for path, leaf in tree.items(state) if not path.startswith(local)]
-    described = "\n".join(f"{path} {_kind(leaf)}" for path, leaf in items)
-    _same_text(described, ranks, where)
+    compare_texts("\n".join(f"{path} {_kind(leaf)}" for path, leaf in items), ranks, where)
     hashes = torch.tensor([hash_of(leaf) for _, leaf in items], dtype=torch.int64)
     different = hashes != ranks.sum(hashes if ranks.rank == 0 else torch.zeros_like(hashes))
-    if bool((votes := ranks.sum(different.to(torch.int64))).any()):
+    votes = ranks.sum(different.to(torch.int64))
+    if bool(votes.any()):
         first = int(votes.nonzero()[0])
         who = ranks.sum(torch.tensor([int(different[first]) if rank == ranks.rank else 0 for rank in range(ranks.world_size)]))
         others = ", ".join(str(rank) for rank, differs in enumerate(who.tolist()) if differs)
-        raise DistributedError(
+        message = (
             f"{where}: {items[first][0]} differs between rank 0 and rank {others} ({int((votes > 0).sum())} leaves differ in all); the "
-            "ranks no longer train one model: restart from the newest checkpoint, and look for a rank whose data or hardware gives other "
-            "numbers"
+            "ranks do not train one model. At the start: give all ranks the same weights and seed. Later: restart from the newest "
+            "checkpoint, and look for a rank whose data or hardware gives other numbers"
         )
+        raise known_to_all(DistributedError(message))
 
 
-def _same_text(own: str, ranks: Ranks, where: str) -> None:
+def check_same_text(text: str, topology: Topology, *, where: str) -> None:
+    """Compare a text, such as a spec with one field a line, over ranks; every rank calls this.
+
+    Raises:
+        DistributedError: On every rank, with the lines that differ from rank 0.
+    """
+    compare_texts(text, topology.ranks, where)
+
+
+def compare_texts(own: str, ranks: Ranks, where: str) -> None:
+    """`check_same_text`, for those who know the ranks only."""
     reference = ranks.tell(own)
     error = None
     if own != reference:
         mine, theirs = set(own.splitlines()), set(reference.splitlines())
         error = DistributedError(
             f"{where}: rank {ranks.rank} has {sorted(mine - theirs)[:3]}, rank 0 has {sorted(theirs - mine)[:3]} in their place; start all "
-            "ranks with the same model, optimizer and hooks"
+            "ranks with the same model, optimizer, hooks and settings"
         )
     ranks.settle(error=error)
 

@@ -147,7 +147,27 @@ def flipped_bit(topology, path):
 def another_model(topology):
     chain = "adamw" if topology.rank == 0 else "window"
     training = noisy_training(topology, chain)
-    ps.fit(training, [None], num_epochs=1, listeners=[ps.distributed.SameState(topology)])
+    ps.fit(training, [None], num_epochs=1)
+
+
+def another_seed(topology):
+    ps.fit(noisy_training(topology, "adamw"), [None], num_epochs=1, seed=topology.rank)
+
+
+def drifted(topology):
+    """Ranks that each train alone on data of their own, compared after every second batch."""
+    training = scenarios.wide_training("adamw")
+    batches = [scenarios.samples(12, seed + 10 * topology.rank) for seed in range(6)]
+    ps.fit(training, batches, num_epochs=1, listeners=[ps.distributed.SameState(topology, every=2)])
+
+
+def other_settings(topology):
+    ps.distributed.check_same_text(f"batch_size: 4\nseed: {topology.rank}", topology, where="spec")
+
+
+def reduced(topology):
+    own = {"a": float(topology.rank), "b": 1.0}
+    return {how: ps.distributed.reduce_scalars(own, topology, how=how) for how in ("mean", "sum", "min", "max")}
 
 
 def sums_out_of_order(topology):
