@@ -92,10 +92,10 @@ def _join(frames: Sequence[Frame], counts: np.ndarray, pad_to: Padding | None, t
             fields[key] = _rows([{key: frame[key][None]} for frame in frames], {key: template[key][None]}, key, size.graphs)
     if "energy" in template:
         fields["energy"] = fields["energy"][:, None]
-    others: dict[str, Any] = {
-        level: _others(frames, template, level, rows) for level, rows in (("per_atom", size.atoms), ("per_graph", size.graphs))
-    }
-    return AtomicBatch(**{key: torch.from_numpy(value) for key, value in fields.items()}, **others)
+    tensors: dict[str, Any] = {key: torch.from_numpy(value) for key, value in fields.items()}
+    for level, count in (("per_atom", size.atoms), ("per_graph", size.graphs)):
+        tensors[level] = _others(frames, template, level, count)
+    return AtomicBatch(**tensors)
 
 
 def _others(frames: Sequence[Frame], template: Frame, level: str, rows: int) -> dict[str, torch.Tensor] | None:
@@ -103,8 +103,8 @@ def _others(frames: Sequence[Frame], template: Frame, level: str, rows: int) -> 
     prefix = level + "/"
     found = {}
     for name in [key for key in template if key.startswith(prefix)]:
-        whole = [{name: frame[name] if level == "per_atom" else frame[name][None]} for frame in (template, *frames)]
-        found[name.removeprefix(prefix)] = torch.from_numpy(_rows(whole[1:], whole[0], name, rows))
+        like, *whole = [{name: frame[name] if level == "per_atom" else frame[name][None]} for frame in (template, *frames)]
+        found[name.removeprefix(prefix)] = torch.from_numpy(_rows(whole, like, name, rows))
     return found or None
 
 

@@ -1,5 +1,6 @@
 """Other formats to stores: names, units, signs, splits, references; what was wrong is said, and nothing is half-written."""
 
+import collections
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,7 @@ from .writing import References, append_segments, write_segments
 
 _ATOMS_IN_MEMORY = 1 << 20
 _SHOWN = 10
+_STRUCTURE = ("numbers", "positions", "cell", "pbc", "group", "split")
 
 
 class BadFrame(NamedTuple):
@@ -39,6 +41,8 @@ class Report:
 
     num_frames: int
     parts: Mapping[str, int]
+    labelled: Mapping[str, int]
+    """Frames that have each label."""
     units: Units
     bad: tuple[BadFrame, ...]
     duplicates: tuple[tuple[int, int], ...]
@@ -48,6 +52,7 @@ class Report:
         parts = f" ({', '.join(f'{count} {name}' for name, count in self.parts.items())})" if self.parts else ""
         lines = [
             f"{self.num_frames} frames written{parts}, {len(self.bad)} left out",
+            f"labels: {', '.join(f'{key} in {count}' for key, count in self.labelled.items()) or 'none'}",
             f"read as: {self.units}",
             "written as: energy eV, length Angstrom, forces eV/Angstrom, stress eV/Angstrom^3 with tension positive",
             *_some("left out", [str(frame) for frame in self.bad]),
@@ -157,6 +162,7 @@ class _Run:
         self.bad: list[BadFrame] = []
         self.survey = Survey()
         self.parts: list[int] = []
+        self.labelled: collections.Counter[str] = collections.Counter()
         self.seen: set[str] = set()
 
     def blocks(self, source: Iterator[Record]) -> Iterator[dict[str, np.ndarray]]:
@@ -198,6 +204,7 @@ class _Run:
         if "group" in frame:
             frame["group"] = np.int64(self.groups.setdefault(str(frame["group"]), len(self.groups)))
         self.parts.append(int(frame.get("split", -1)))
+        self.labelled.update(key for key in frame if key not in _STRUCTURE)
         self.survey.look(frame)
         return frame
 
@@ -218,7 +225,7 @@ class _Run:
         """All that was met."""
         parts = {name: self.parts.count(number) for number, name in enumerate(SPLITS) if number in self.parts}
         duplicates, suspicions = tuple(self.survey.duplicates()), tuple(self.survey.suspicions())
-        return Report(len(self.parts), parts, self.units, tuple(self.bad), duplicates, suspicions)
+        return Report(len(self.parts), parts, dict(self.labelled), self.units, tuple(self.bad), duplicates, suspicions)
 
 
 def _some(title: str, lines: list[str]) -> list[str]:

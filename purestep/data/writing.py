@@ -122,7 +122,7 @@ def append_segments(
         new, columns = [], [{"ptr": store.ptr, **{key: store.column(key) for key in _FITTED_FROM if key in store.levels}}]
         for arrays in segments:
             stated = {key: level for key, level in {**store.levels, **(levels or {})}.items() if key in arrays}
-            _check_fits(store, arrays, stated)
+            arrays = _fitting(store, arrays, stated)
             new.append(_write(path, f"{_SEGMENTS}/{uuid.uuid4().hex[:12]}", arrays, stated))
             sync(path / new[-1]["path"])
             columns.append({key: arrays[key] for key in ("ptr", *_FITTED_FROM) if key in arrays})
@@ -220,14 +220,20 @@ def _check_covered(attributes: Mapping[str, Any]) -> None:
         raise DataError(f"no reference energy was given for the elements {missing}; give them all, or none")
 
 
-def _check_fits(store: AtomicStore, arrays: Mapping[str, np.ndarray], levels: Mapping[str, str]) -> None:
+def _fitting(store: AtomicStore, arrays: Mapping[str, np.ndarray], levels: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """Arrays to append, in the dtypes of the store."""
+    fitting = dict(arrays)
     for key, level in store.levels.items():
         if levels.get(key, level) != level:
             raise DataError(f"{key}: rows per {levels[key]}, but the store {store.path} has rows per {level}")
         if key not in levels:
             store.missing(key, 1)  # raises where nothing can stand for what is missing
-        elif arrays[key].shape[1:] != store.like(key).shape[1:] or arrays[key].dtype != store.like(key).dtype:
+            continue
+        like = store.like(key)
+        fitting[key] = arrays[key].astype(like.dtype)
+        if arrays[key].shape[1:] != like.shape[1:] or not np.array_equal(fitting[key], arrays[key], equal_nan=like.dtype.kind == "f"):
             raise DataError(
-                f"{key}: rows {arrays[key].shape[1:]} of {arrays[key].dtype}, but the store {store.path} has rows "
-                f"{store.like(key).shape[1:]} of {store.like(key).dtype}"
+                f"{key}: rows {arrays[key].shape[1:]} of {arrays[key].dtype}, but the store {store.path} has rows {like.shape[1:]} of "
+                f"{like.dtype}, which cannot hold these values"
             )
+    return fitting

@@ -86,8 +86,10 @@ def test_a_commit_that_fails_changes_nothing(store, frames):
     arrays = arrays_from_frames(frames[4:])
     with pytest.raises(DataError, match="energy: shape"):
         append_frames(store.path, {**arrays, "energy": np.zeros(2)})
-    with pytest.raises(DataError, match=r"forces: rows \(3,\) of float32, but the store .* of float64"):
-        append_frames(store.path, {**arrays, "forces": arrays["forces"].astype(np.float32)})
+    with pytest.raises(DataError, match=r"numbers: rows \(\) of float64, but the store .* of uint8, which cannot hold these values"):
+        append_frames(store.path, {**arrays, "numbers": arrays["numbers"] + 0.5})
+    with pytest.raises(DataError, match=r"forces: rows per frame, but the store .* has rows per atom"):
+        append_frames(store.path, {**arrays, "forces": np.zeros((3, 3))}, levels={"forces": "frame"})
     assert (store.path / "zarr.json").read_bytes() == before and len(AtomicStore(store.path)) == 4
 
 

@@ -1,5 +1,6 @@
 """Conversion: names, units, signs and parts come out right, and bad frames are named with file, number and reason."""
 
+import shutil
 import sys
 
 import numpy as np
@@ -47,6 +48,16 @@ def test_files_of_ase_keep_energy_forces_stress_and_cell(tmp_path, suffix):
         assert np.allclose(frame["cell"], atoms.cell.array) and frame["pbc"].all()
 
 
+def test_databases_of_ase_keep_the_pairs_and_arrays_of_the_user(tmp_path):
+    from ase.db import connect
+
+    with connect(tmp_path / "set.db") as database:
+        database.write(Atoms("CO", [[0, 0, 0], [0, 0, 1.1]]), ref_energy=-112.0, data={"ref_forces": np.ones((2, 3))})
+    keys = {"energy": "ref_energy", "forces": "ref_forces"}
+    frame = convert(tmp_path / "set.db", tmp_path / "set.zarr", keys=keys).store[0]
+    assert frame["energy"] == -112.0 and frame["forces"].tolist() == [[1.0] * 3] * 2
+
+
 def test_objects_of_ase_and_files_of_several_paths_are_sources_too(tmp_path):
     written = crystals()
     ase.io.write(tmp_path / "a.traj", written[:1])
@@ -77,6 +88,11 @@ def test_labels_are_found_under_the_names_of_the_source(tmp_path):
     keys = {"energy": "REF_energy", "forces": "REF_forces"}
     frame = convert(tmp_path / "set.extxyz", tmp_path / "set.zarr", keys=keys, reference_energies=None).store[1]
     assert frame["energy"] == -112.0 and frame["forces"].tolist() == [[1.0] * 3] * 2
+
+
+def test_labels_that_only_some_frames_have_are_counted(tmp_path):
+    store, report = convert([{**WATER, "REF": -76.4}, WATER], tmp_path / "set.zarr", keys={"energy": "REF"})
+    assert np.isnan(store[1]["energy"]) and report.labelled == {"energy": 1} and "labels: energy in 1" in str(report)
 
 
 def test_a_name_that_no_frame_has_is_an_error(tmp_path):
@@ -243,6 +259,13 @@ def test_a_store_can_be_converted_again(tmp_path):
     store = convert(chosen, tmp_path / "set.zarr").store
     again = convert(tmp_path / "set.zarr", tmp_path / "again.zarr").store
     assert np.array_equal(again.column("positions"), store.column("positions"))
+
+
+def test_frames_are_appended_to_a_store_of_one_group(tmp_path):
+    shutil.copytree(shipped("g2").path, tmp_path / "set.zarr")
+    store, _ = append_converted([{**WATER, "split": "test", "group": "H2O"}], tmp_path / "set.zarr")
+    assert len(store) == 2136 and len(store.split("test")) == 310
+    store.verify()
 
 
 def test_an_existing_path_is_refused_before_anything_is_read(tmp_path):

@@ -17,10 +17,16 @@ def records_of_atoms_file(path: Path) -> Iterator[Record]:
         DataError: If ASE is not installed.
     """
     try:
+        import ase.db
         import ase.io
     except ImportError as error:
         raise DataError(f"{path}: ASE reads such files, and it is not installed; pip install 'purestep[atoms]'") from error
-    found = iter(ase.io.iread(str(path), index=":"))
+    found: Iterator[Any]
+    if path.suffix.lower() in (".db", ".json"):
+        # `ase.io` leaves out what users have stored with a row
+        found = (row.toatoms(add_additional_information=True) for row in ase.db.connect(path).select())
+    else:
+        found = iter(ase.io.iread(str(path), index=":"))
     number = 0
     while True:
         try:
@@ -46,9 +52,9 @@ def values_of_atoms(atoms: Any) -> dict[str, Any]:
     Stress is in ASE's convention: eV/Angstrom^3, tension positive, Voigt order xx, yy, zz, yz, xz, xy. Forces are without constraints.
     """
     results = {} if atoms.calc is None else dict(atoms.calc.results)
-    data = getattr(atoms, "info", {}).get("data", {})  # where databases keep arrays of the user
-    pairs = {**(data if isinstance(data, dict) else {}), **getattr(atoms, "info", {}).get("key_value_pairs", {})}
-    values = {**pairs, **atoms.info, **atoms.arrays, **results}
+    stored = [atoms.info.get(name) for name in ("data", "key_value_pairs")]  # what users have stored with a row of a database
+    values = {key: value for some in stored if isinstance(some, dict) for key, value in some.items()}
+    values |= {**atoms.info, **atoms.arrays, **results}
     cell, pbc = np.array(atoms.cell), np.array(atoms.pbc)
     if cell.any() or pbc.any():
         values |= {"cell": cell, "pbc": pbc}
