@@ -254,11 +254,16 @@ def test_large_sources_are_written_in_pieces(tmp_path, monkeypatch):
     assert pieces.reference_energies == whole.reference_energies
 
 
-def test_a_store_can_be_converted_again(tmp_path):
-    chosen = [shipped("g2")[number] for number in range(20)]
-    store = convert(chosen, tmp_path / "set.zarr").store
+def test_a_store_can_be_converted_again_with_its_groups_and_missing_labels(tmp_path):
+    records = [{**WATER, "group": "a", "split": "test"}, {**WATER, "group": "b", "split": "train", "forces": np.ones((3, 3))}]
+    store = convert(records, tmp_path / "set.zarr").store
     again = convert(tmp_path / "set.zarr", tmp_path / "again.zarr").store
-    assert np.array_equal(again.column("positions"), store.column("positions"))
+    assert again.fingerprint == store.fingerprint and again.attributes["group_names"] == ["a", "b"]
+
+
+def test_arrays_in_memory_are_a_source(tmp_path):
+    arrays = {"numbers": WATER["numbers"], "positions": np.stack([WATER["positions"]] * 2), "energy": [1.0, 2.0]}
+    assert convert(arrays, tmp_path / "set.zarr").store.column("energy").tolist() == [1.0, 2.0]
 
 
 def test_frames_are_appended_to_a_store_of_one_group(tmp_path):

@@ -1,9 +1,12 @@
 """Which reader a source needs: by the suffix of a path, or by what an object can do."""
 
 import os
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ...errors import DataError
 from ..store import AtomicStore
@@ -30,9 +33,9 @@ def records(source: Any, keys: Mapping[str, str] | None = None) -> Iterator[Reco
     if isinstance(source, str | os.PathLike):
         return _records_of_path(Path(source), keys)
     if isinstance(source, Mapping):
-        return records_of_arrays("arrays", {key: _array(value) for key, value in source.items()}, keys)
+        return records_of_arrays("arrays", {key: np.asarray(value) for key, value in source.items()}, keys)
     if isinstance(source, AtomicStore):
-        return _records_of_objects((source[number] for number in range(len(source))), str(source.path), keys)
+        return _records_of_objects(_values_of_store(source), str(source.path), keys)
     if isinstance(source, Iterable):
         return _records_of_objects(source, f"{type(source).__name__}", keys)
     if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
@@ -55,11 +58,18 @@ def _records_of_path(path: Path, keys: Mapping[str, str]) -> Iterator[Record]:
     raise DataError(f"{path}: no reader for {suffix!r}; known: .npz, .h5, .hdf5, .zarr, {', '.join(_ATOMS_FILES)}")
 
 
+def _values_of_store(store: AtomicStore) -> Iterator[dict[str, Any]]:
+    """Frames of a store: without the labels that are not known, with the names of groups and parts."""
+    names = store.attributes.get("group_names")
+    for number in range(len(store)):
+        frame: dict[str, Any] = store[number]
+        frame = {key: value for key, value in frame.items() if value.dtype.kind != "f" or not np.isnan(value).all()}
+        if names and "group" in frame:
+            frame["group"] = names[int(frame["group"])]
+        yield frame
+
+
 def _npz(path: Path) -> dict[str, Any]:
-    import zipfile
-
-    import numpy as np
-
     try:
         with np.load(path, allow_pickle=False) as file:
             return {key: file[key] for key in file.files}
@@ -77,9 +87,3 @@ def _records_of_objects(objects: Iterable[Any], name: str, keys: Mapping[str, st
             yield Record(name, number, values_of_atoms(found))
         else:
             raise DataError(f"item {number} of the {name} is a {type(found).__name__}; expected a dict, ASE Atoms or a path")
-
-
-def _array(value: Any) -> Any:
-    import numpy as np
-
-    return np.asarray(value)
