@@ -26,9 +26,10 @@ def test_every_batch_is_an_update_where_nothing_vetoes():
 
 
 WINDOWS = {
-    # of 10 batches: two full windows and the rest of 2, which is emitted or dropped
+    # of 10 batches: two full windows and the rest of 2, which is emitted, dropped, or carried into the next epoch
     "partial": [(2, 3), (5, 6), (8, 9)],
     "drop": [(2, 2), (4, 4), (6, 6)],
+    "carry": [(2, 2), (5, 5), (7, 7)],
 }
 
 
@@ -53,6 +54,15 @@ def test_the_rest_of_a_window_is_the_mean_over_what_is_there():
     expected, _ = whole.step(whole.init(), together)
     for path, leaf in closed.params.items():
         assert torch.allclose(leaf, expected.params[path], rtol=0, atol=1e-14), path
+
+
+def test_closing_an_epoch_twice_or_without_a_window_emits_nothing():
+    tr = training(seeded(Plain), ps.chain(ps.accumulate(2), ps.sgd(0.1)), hooks=(ps.hooks.ema(0.9),))
+    state, _ = run(tr.step, tr.init(), batches(2))
+    for _ in range(2):
+        closed = tr.end_epoch(state)
+        assert_trees_equal((closed.params, closed.opt_state, closed.hook_state), (state.params, state.opt_state, state.hook_state))
+        state = closed
 
 
 def test_an_average_follows_the_update_that_closes_an_epoch():
