@@ -35,15 +35,16 @@ class _DifferentiableSum(torch.autograd.Function):
 
 def with_statistics(models: Any, ranks: Ranks, statistics: Statistics) -> Any:
     """The same modules with batch normalisation that knows of other ranks; parameters are shared with the given ones, not copied."""
-    if isinstance(models, dict):
-        return {name: with_statistics(module, ranks, statistics) for name, module in models.items()}
-    if not any(isinstance(module, _BatchNorm) for module in models.modules()):
+    modules = list(models.values()) if isinstance(models, dict) else [models]
+    parts = [part for module in modules for part in module.modules()]
+    if not any(isinstance(part, _BatchNorm) for part in parts):
         return models
-    kept = {id(tensor): tensor for tensor in (*models.parameters(), *models.buffers())}
-    copied = copy.deepcopy(models, kept)
-    for module in copied.modules():
-        if isinstance(module, _BatchNorm):
-            module.__dict__["forward"] = _Forward(module, ranks, statistics)  # found before the method of the class
+    kept = {id(tensor): tensor for module in modules for tensor in (*module.parameters(), *module.buffers())}
+    copied = copy.deepcopy(models, kept)  # all at once: two models may share a part
+    for module in copied.values() if isinstance(copied, dict) else [copied]:
+        for part in module.modules():
+            if isinstance(part, _BatchNorm):
+                part.__dict__["forward"] = _Forward(part, ranks, statistics)  # found before the method of the class
     return copied
 
 
@@ -54,8 +55,7 @@ class _Forward:
         self.module, self.ranks, self.statistics = module, ranks, statistics
 
     def __call__(self, x: Tensor) -> Tensor:
-        uses_batch = self.module.training or self.module.running_mean is None
-        if not uses_batch:
+        if not self.module.training:  # ranks evaluate each on its own
             return type(self.module).forward(self.module, x)
         return _synchronised(self.module, x, self.ranks) if self.statistics == "synchronised" else _local(self.module, x, self.ranks)
 
@@ -89,7 +89,7 @@ def _synchronised(module: _BatchNorm, x: Tensor, ranks: Ranks) -> Tensor:
 
 
 def _update_statistics(module: _BatchNorm, mean: Tensor, variance: Tensor) -> None:
-    if not module.training or module.running_mean is None or module.running_var is None:
+    if module.running_mean is None or module.running_var is None:
         return
     assert module.num_batches_tracked is not None
     module.num_batches_tracked.add_(1)

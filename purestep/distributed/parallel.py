@@ -27,7 +27,6 @@ def data_parallel(
         topology: From `init`.
         batch_norm: `"local"`: batch normalisation takes the statistics of each rank's own share, and averages the running ones;
             `"synchronised"`: it takes those of the whole batch, exactly, at two collectives for each layer and direction.
-
         shard_state: `"optimizer"`: each rank keeps its part of the optimizer's state, and computes its part of the update, which is then
             gathered (stage 1 of ZeRO). For optimizers that work element by element.
 

@@ -62,19 +62,14 @@ def share_nonfinite(ranks: Ranks) -> GradientTransform:
 
 
 def _sum_leaves(leaves: list[Tensor], ranks: Ranks) -> list[Tensor]:
+    real = [torch.view_as_real(leaf) if leaf.is_complex() else leaf for leaf in leaves]
     buckets: dict[torch.dtype, list[int]] = {}
-    for i, leaf in enumerate(leaves):
-        buckets.setdefault(_travels_as(leaf.dtype), []).append(i)
+    for i, leaf in enumerate(real):
+        buckets.setdefault(torch.promote_types(leaf.dtype, torch.float32), []).append(i)
     summed = list(leaves)
     for dtype, members in buckets.items():
-        flat = [torch.view_as_real(leaves[i]) if leaves[i].is_complex() else leaves[i] for i in members]
-        total = ranks.sum(torch.cat([leaf.reshape(-1).to(dtype) for leaf in flat]))
-        for i, leaf, part in zip(members, flat, total.split([leaf.numel() for leaf in flat]), strict=True):
-            shaped = part.view(leaf.shape).to(leaf.dtype)
+        total = ranks.sum(torch.cat([real[i].reshape(-1).to(dtype) for i in members]))
+        for i, part in zip(members, total.split([real[i].numel() for i in members]), strict=True):
+            shaped = part.view(real[i].shape).to(real[i].dtype)
             summed[i] = torch.view_as_complex(shaped) if leaves[i].is_complex() else shaped
     return summed
-
-
-def _travels_as(dtype: torch.dtype) -> torch.dtype:
-    real = dtype.to_real()
-    return torch.promote_types(real, torch.float32)

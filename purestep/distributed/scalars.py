@@ -1,14 +1,15 @@
 """Numbers of all ranks as one: mean, sum, smallest, largest."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from .topology import Topology
 
 Reduction = Literal["mean", "sum", "min", "max"]
-_REDUCTIONS = {"mean": torch.mean, "sum": torch.sum, "min": torch.amin, "max": torch.amax}
+_REDUCTIONS: dict[str, Callable[[Tensor, int], Tensor]] = {"mean": torch.mean, "sum": torch.sum, "min": torch.amin, "max": torch.amax}
 
 
 def reduce_scalars(values: Mapping[str, float], topology: Topology, *, how: Reduction = "mean") -> dict[str, float]:

@@ -72,7 +72,8 @@ def plain(state) -> dict[str, torch.Tensor]:
 def train_on_splits(topology, optimizer, splits, changes, backend=None):
     """Steps on one batch after the other, of which this rank has `splits[i][rank] = (begin, end)`."""
     shared = ps.distributed.data_parallel(training(optimizer, **changes), topology)
-    step = shared.step if backend is None else ps.compile(shared.step, backend=backend, on_recompile="ignore")
+    options = {"capture": "dynamo", "backend": "aot_eager"} if backend == "dynamo" else {"backend": backend}
+    step = shared.step if backend is None else ps.compile(shared.step, on_recompile="ignore", **options)
     batches = [part(samples(12, seed), *split[topology.rank]) for seed, split in enumerate(splits)]
     state, metrics = run_steps(step, shared.init(), batches)
     return plain(state), metrics
@@ -155,3 +156,17 @@ def in_a_simulated_world(topology, world_size):
             state, _ = shared.step(state, {"x": torch.ones(2, 8), "y": torch.zeros(2, 4096)})
         held[choice] = tree.num_bytes(state.opt_state)
     return held, seen
+
+
+def mixed_dtypes(topology):
+    """The sum over ranks of leaves of several dtypes, and how it travelled."""
+    updates = {
+        "complex": torch.full((2,), 1 + 2j, dtype=torch.complex64),
+        "half": torch.full((3,), 0.1, dtype=torch.bfloat16),
+        "scalar": torch.tensor(float(topology.rank), dtype=torch.float64),
+        "single": torch.ones(2, 2),
+    }
+    transform, seen = ps.distributed.sum_over_ranks(topology.ranks), []
+    with watched(functools.partial(note, seen)):
+        summed, state = transform.update(updates, transform.init(updates))
+    return summed, seen, float(state.metrics["update/grad_norm"])

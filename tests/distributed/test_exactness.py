@@ -72,8 +72,13 @@ def test_ranks_hold_the_same_bits_and_a_second_run_gives_them_again():
     assert all(torch.equal(first[name], state[name]) for results in by_rank for state, _ in results for name in first)
 
 
-def test_a_captured_step_gives_the_numbers_of_the_eager_one_though_ranks_capture_at_different_times():
-    cases = [("gated", SPLITS[2], {}, backend) for backend in (None, "aot_eager")]
+@pytest.mark.parametrize(
+    ("capture", "splits"),
+    [("aot_eager", SPLITS[2]), pytest.param("dynamo", SPLITS[2][:1] * 2, marks=pytest.mark.slow)],
+    ids=["trace", "dynamo"],
+)
+def test_a_captured_step_gives_the_numbers_of_the_eager_one_though_ranks_capture_at_different_times(capture, splits):
+    cases = [("gated", splits, {}, backend) for backend in (None, capture)]
     for eager, captured in run_ranks(2, scenarios.train_many, cases):
         assert differences(captured[0], eager[0]) == []
 

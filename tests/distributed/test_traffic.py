@@ -1,6 +1,9 @@
 """Collectives and bytes of a step are those that docs/scaling.md says."""
 
+import math
+
 import pytest
+import torch
 
 from tests.distributed import scenarios
 from tests.distributed.processes import run_ranks
@@ -44,3 +47,13 @@ def test_a_simulated_world_of_1024_sends_and_holds_what_the_formula_says():
     few = held["nothing"] - moments  # counts and hyperparameters
     assert 0 < few < 200
     assert held["optimizer"] == few + moments // 1024
+
+
+def test_leaves_of_one_dtype_travel_together_and_narrow_ones_as_float32():
+    for summed, seen, norm in run_ranks(3, scenarios.mixed_dtypes):
+        assert seen == [("sum", 4 * (4 + 3 + 4)), ("sum", 8)]
+        # three equal bfloat16 numbers are added in float32 and rounded once
+        half = (3 * torch.tensor(0.1).bfloat16().float()).bfloat16()
+        expected = {"complex": 3 + 6j, "half": half, "scalar": 3.0, "single": 3.0}
+        assert [name for name, leaf in summed.items() if not torch.equal(leaf, torch.ones_like(leaf) * expected[name])] == []
+        assert norm == pytest.approx(math.sqrt(2 * 45 + 3 * float(half) ** 2 + 9 + 4 * 9), rel=1e-12)
