@@ -169,4 +169,4 @@ def mixed_dtypes(topology):
     transform, seen = ps.distributed.sum_over_ranks(topology.ranks), []
     with watched(functools.partial(note, seen)):
         summed, state = transform.update(updates, transform.init(updates))
-    return summed, seen, float(state.metrics["update/grad_norm"])
+    return tree.clone(summed), seen, float(state.metrics["update/grad_norm"])
