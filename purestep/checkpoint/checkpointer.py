@@ -50,7 +50,7 @@ class Checkpointer:
         keep_every: Also keep those whose `step_count` is a multiple of this.
         async_: Write in the background.
         on_busy: What `save` does while the previous one is being written: wait for it, or skip this one.
-        hash: As for `save`.
+        hash: As for `save`; default `"sha256"` in the background, where nobody waits for it, else `"crc32c"`.
         extra: Plain JSON to keep in every checkpoint.
         run_id: UUID of the run; default that of the newest checkpoint in the root, else a new one.
 
@@ -70,7 +70,7 @@ class Checkpointer:
         keep_every: int | None = None,
         async_: bool = True,
         on_busy: OnBusy = "wait",
-        hash: Hash = "sha256",
+        hash: Hash | None = None,
         extra: Mapping[str, Any] | None = None,
         run_id: str | None = None,
     ) -> None:
@@ -79,7 +79,7 @@ class Checkpointer:
         self.cadence = Cadence(every_n_steps, every_n_epochs, every_seconds)
         self.policy = Policy(keep_last, _best_rules(keep_best), keep_every)
         self.on_busy = on_busy
-        self.hash: Hash = hash
+        self.hash: Hash = hash or ("sha256" if async_ else "crc32c")
         self.extra = dict(extra or {})
         self.root = os.path.abspath(os.fspath(root))
         with saving(self.root):

@@ -22,7 +22,7 @@ def save(
     extra: Mapping[str, Any] | None = None,
     metrics: Mapping[str, float] | None = None,
     reason: Reason = "manual",
-    hash: Hash = "sha256",
+    hash: Hash = "crc32c",
 ) -> str:
     """Write one checkpoint; when this returns, it survives a power loss.
 
@@ -35,8 +35,8 @@ def save(
         label: Number of the checkpoint; default that in a name like `step-0000000123`, else the state's `batch_count`, else 0.
         extra: Plain JSON to keep beside the state in the same commit, such as the data position; `load_extra` returns it.
         metrics: Numbers by which a checkpoint can be chosen as the best.
-        hash: `"sha256"` gives every file one, computed in a second thread beside the write; `"crc32c"` leaves it at the checksum of
-            each tensor, for machines with no core to spare.
+        hash: `"crc32c"` keeps the checksum of each tensor; `"sha256"` also that of each file, computed in a second thread beside the
+            write, which takes longer than the write itself where no core is free or the disk is fast.
         reason: Why it was written; those of reason `final` or `manual` are never deleted by retention.
 
     Returns:

@@ -66,11 +66,11 @@ def _plain(extra: Mapping[str, Any]) -> dict[str, Any]:
         raise CheckpointSaveError(f"extra must be plain JSON with texts as keys and without NaN: {error}") from error
 
 
-def write_checkpoint(target: str, placed: Sequence[Placed], about: About, *, hash: Hash = "sha256") -> str:
+def write_checkpoint(target: str, placed: Sequence[Placed], about: About, *, hash: Hash = "crc32c") -> str:
     """Write a whole checkpoint; when this returns it is on the device under its final name.
 
     Args:
-        hash: `"sha256"` gives every file one, computed in a second thread; `"crc32c"` leaves it at that of each tensor.
+        hash: Whether every file gets a SHA-256 besides the CRC-32C of each tensor.
 
     Returns:
         The new checkpoint's id.
@@ -112,7 +112,7 @@ def check_space(parent: str, placed: Sequence[Placed]) -> None:
 # --- tensors ------------------------------------------------------------------------------------------------------
 
 
-def write_files(directory: str, placed: Sequence[Placed], *, hash: Hash = "sha256") -> tuple[list[FileRecord], list[Leaf]]:
+def write_files(directory: str, placed: Sequence[Placed], *, hash: Hash = "crc32c") -> tuple[list[FileRecord], list[Leaf]]:
     """Write the tensors of placed leaves into the files they are assigned to.
 
     Returns:
@@ -132,7 +132,7 @@ def write_files(directory: str, placed: Sequence[Placed], *, hash: Hash = "sha25
     return records, [_leaf_record(item, checksums) for item in placed]
 
 
-def write_tensors(path: str, tensors: Mapping[str, Tensor], *, hash: Hash = "sha256") -> tuple[disk.Written, dict[str, str]]:
+def write_tensors(path: str, tensors: Mapping[str, Tensor], *, hash: Hash = "crc32c") -> tuple[disk.Written, dict[str, str]]:
     """Write one safetensors file.
 
     Returns:

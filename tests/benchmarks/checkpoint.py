@@ -86,8 +86,8 @@ def our_save(state, directory: Path) -> None:
     save(directory / "ours", state)
 
 
-def our_quick_save(state, directory: Path) -> None:
-    save(directory / "quick", state, hash="crc32c")
+def our_hashed_save(state, directory: Path) -> None:
+    save(directory / "hashed", state, hash="sha256")
 
 
 def our_load(state, directory: Path) -> None:
@@ -102,7 +102,7 @@ GROUPS: dict[str, dict[str, Callable]] = {
     "save": {
         "raw write + fsync": raw_write,
         "purestep": our_save,
-        "purestep, hash='crc32c'": our_quick_save,
+        "purestep, hash='sha256'": our_hashed_save,
         "torch.save + fsync": torch_save,
         "torch.distributed.checkpoint": dcp_save,
     },
@@ -114,7 +114,7 @@ GROUPS: dict[str, dict[str, Callable]] = {
         "torch.distributed.checkpoint": dcp_load,
     },
 }
-STALE = {"save": ("raw", "ours", "quick", "torch.pt", "dcp"), "load": ()}
+STALE = {"save": ("raw", "ours", "hashed", "torch.pt", "dcp"), "load": ()}
 
 
 def seconds_of(work: Callable[[], object]) -> float:

@@ -26,7 +26,7 @@ LIKE = {"a": torch.zeros(2, 3), "b": torch.zeros(4, dtype=torch.int64), "c": 1}
 
 @pytest.fixture
 def one(scratch):
-    return pathlib.Path(save(scratch / "one", {"a": torch.ones(2, 3), "b": torch.arange(4), "c": 5}))
+    return pathlib.Path(save(scratch / "one", {"a": torch.ones(2, 3), "b": torch.arange(4), "c": 5}, hash="sha256"))
 
 
 def reseal(path, text):

@@ -1,5 +1,6 @@
 """Saving and loading: bit for bit, strictly by path, every difference in one error."""
 
+import hashlib
 import json
 import math
 import os
@@ -311,8 +312,17 @@ def test_verify_accepts_what_save_wrote(tmp_path, make_state):
     assert verify(save(tmp_path / "one", make_state(), extra={"a": 1})).extra == {"a": 1}
 
 
+def test_files_have_a_hash_where_it_was_asked_for(tmp_path, make_state, assert_same):
+    path = save(tmp_path / "one", make_state(3), hash="sha256")
+    expected = {
+        name: hashlib.sha256((tmp_path / "one" / name).read_bytes()).hexdigest() for name in ("model.safetensors", "state.safetensors")
+    }
+    assert {record.path: record.sha256 for record in verify(path).files} == expected
+    assert_same(load(path, make_state(0), verify="full"), make_state(3))
+
+
 def test_a_checkpoint_without_file_hashes_is_checked_by_tensor(tmp_path, make_state, assert_same):
-    path = save(tmp_path / "one", make_state(3), hash="crc32c")
+    path = save(tmp_path / "one", make_state(3))
     assert {record.sha256 for record in verify(path).files} == {None}
     assert_same(load(path, make_state(0), verify="full"), make_state(3))
     file = tmp_path / "one" / "model.safetensors"
