@@ -19,7 +19,7 @@ from .core.objective import Objective, cut_batch
 from .core.randomness import KeyedRandomness
 from .core.ranks import ALONE, Ranks
 from .core.recompute import Recomputable
-from .core.state import TrainState
+from .core.state import TrainState, check_not_consumed
 from .core.step import Step, build_step, init_state
 from .core.transform import GradientTransform
 from .core.tree import Tree
@@ -228,6 +228,7 @@ class _Program:
         Returns:
             The predictions, and by term the sums from which means over many batches come out exactly.
         """
+        check_not_consumed(state, "evaluate")
         params = state.params if params is None else params
         buffers = state.buffers if buffers is None else buffers
         with torch.enable_grad(), self.context(params), KeyedRandomness(_no_randomness):  # a potential differentiates its energy

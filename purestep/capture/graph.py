@@ -44,8 +44,13 @@ class Graph:
         """Whether what was read on the host is still what it was."""
         if self.guard is None:
             return True
-        return all(tensor.item() == read.value for tensor, read in zip(self.guard(leaves), self.guarded, strict=True))
+        return all(_same(tensor.item(), read.value) for tensor, read in zip(self.guard(leaves), self.guarded, strict=True))
 
     def reads(self) -> str:
         """The guarded reads, for a message."""
         return "; ".join(f"{read.value} at {read.where}" for read in self.guarded)
+
+
+def _same(one: float, other: float) -> bool:
+    """Equality under which NaN equals itself."""
+    return one == other or (one != one and other != other)

@@ -13,11 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..errors import CaptureError
 from .graph import HostRead
 
 aten = torch.ops.aten
+_PACKAGE = __file__.removesuffix("capture/host_reads.py")
 
 
 class HostReads(TorchDispatchMode):
@@ -27,6 +30,7 @@ class HostReads(TorchDispatchMode):
         super().__init__()
         self.tensors: list[Tensor] = []
         self.reads: list[HostRead] = []
+        self.functions = _HostFunctions()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
@@ -100,12 +104,28 @@ _OF_FIXED_SHAPE: dict[Any, Callable[..., Any]] = {
 }
 
 
+class _HostFunctions(TorchFunctionMode):
+    """Methods that read a tensor's memory without an operation that could be seen: `tolist` goes through `item`, others are refused."""
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if func is Tensor.tolist:
+            return _as_list(args[0])
+        if func in (Tensor.numpy, Tensor.__array__):
+            raise CaptureError(
+                f"the step turns a tensor into an array at {_user_line()}, which a captured graph would freeze; use torch's functions"
+            )
+        return func(*args, **(kwargs or {}))
+
+
+def _as_list(x: Tensor) -> Any:
+    return x.item() if x.ndim == 0 else [_as_list(part) for part in x.unbind(0)]
+
+
 def _user_line() -> str:
-    """The innermost line that is neither torch's nor this package's capture."""
-    frames = [
-        frame for frame in traceback.extract_stack() if "/torch/" not in frame.filename and "/purestep/capture/" not in frame.filename
-    ]
-    frame = frames[-1]
+    """The innermost line that belongs neither to torch nor to this package."""
+    frames = traceback.extract_stack()
+    own = [frame for frame in frames if "/torch/" not in frame.filename and not frame.filename.startswith(_PACKAGE)]
+    frame = (own or frames)[-1]
     return f"{frame.filename}:{frame.lineno} ({(frame.line or '').strip()})"
 
 

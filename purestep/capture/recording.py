@@ -27,17 +27,21 @@ def capture_by_trace(step: Callable[..., Any], leaves: list[Any], spec: Any, don
     """
     began = time.perf_counter()
     positions = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-    num_state = tree.structure(tree.unflatten(spec, leaves)[0][0]).num_leaves if donate else 0
     reads, out = HostReads(), _Results()
+    old_form = tree.structure(tree.unflatten(spec, leaves)[0][0]) if donate else None
+    num_state = 0 if old_form is None else old_form.num_leaves
 
     def flat(*tensors: Tensor) -> list[Tensor]:
         filled = list(leaves)
         for i, tensor in zip(positions, tensors, strict=True):
             filled[i] = tensor
         args, kwargs = tree.unflatten(spec, filled)
-        with reads:
-            results = out.note(step(*args, **kwargs))
-        results = _write_back(filled[:num_state], results, tensors) if donate else results
+        with reads, reads.functions:
+            returned = step(*args, **kwargs)
+        results = out.note(returned)
+        if donate:
+            _check_form(old_form, returned)
+            results = _write_back(filled[:num_state], results, tensors)
         return [*results, *reads.tensors]
 
     example = [leaves[i].detach().clone() for i in positions]
@@ -46,6 +50,7 @@ def capture_by_trace(step: Callable[..., Any], leaves: list[Any], spec: Any, don
             graph = make_fx(flat)(*example)
     except RuntimeError as error:
         raise CaptureError(f"the step could not be recorded: {error}") from error
+    _refuse_random(graph)
     traced = time.perf_counter()
     num_nodes = len(graph.graph.nodes)
     guard, graph = _split_guards(graph, len(reads.reads))
@@ -90,17 +95,38 @@ class _Results:
         return tree.unflatten(self.spec, [next(fresh) if x is None else x for x in self.constants])
 
 
+def _check_form(old: Any, returned: Any) -> None:
+    first = returned[0] if isinstance(returned, tuple) and returned else None
+    if old != tree.structure(first):
+        raise CaptureError("donate=True: the first result must have the structure, shapes and dtypes of the first argument")
+
+
 def _write_back(old: list[Tensor], results: list[Tensor], inputs: tuple[Tensor, ...]) -> list[Tensor]:
     """Write the new state into the memory of the old one, at the end of the graph; returns what is left to return."""
-    if len(results) < len(old) or any((a.shape, a.dtype) != (b.shape, b.dtype) for a, b in zip(old, results, strict=False)):
+    if any((a.shape, a.dtype) != (b.shape, b.dtype) for a, b in zip(old, results, strict=False)):
         raise CaptureError("donate=True: the first result must have the structure, shapes and dtypes of the first argument")
-    # a result that is another input is copied before anything is overwritten
-    fresh = [new if new is a or not any(new is x for x in inputs) else new.clone() for a, new in zip(old, results, strict=False)]
-    rest = [new.clone() if any(new is x for x in inputs) else new for new in results[len(old) :]]
+    memory = {x.untyped_storage()._cdata for x in inputs}
+    # a result in the memory of an input is copied before anything is overwritten
+    kept = [new.clone() if new.untyped_storage()._cdata in memory else new for new in results[len(old) :]]
+    fresh = [new.clone() if new is not a and new.untyped_storage()._cdata in memory else new for a, new in zip(old, results, strict=False)]
     for a, new in zip(old, fresh, strict=True):
         if new is not a:
             a.copy_(new)
-    return rest
+    return kept
+
+
+def _refuse_random(graph: fx.GraphModule) -> None:
+    """A graph that draws from a global generator would not be the step.
+
+    Raises:
+        CaptureError: Naming the operation, and the line where it is known.
+    """
+    for node in graph.graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags:
+            raise CaptureError(
+                f"the step calls {node.target}, which draws from a global generator; inside a step use torch.rand, randn, randint, "
+                f"randperm, bernoulli or dropout, which take their bits from the state's seed. {node.stack_trace or ''}"
+            )
 
 
 def _split_guards(graph: fx.GraphModule, num_guards: int) -> tuple[fx.GraphModule | None, fx.GraphModule]:
@@ -151,10 +177,27 @@ def capture_by_dynamo(step: Callable[..., Any], leaves: list[Any], spec: Any, do
     if donate:
         raise CaptureError("capture='dynamo' cannot donate; use capture='trace'")
     began = time.perf_counter()
-    compiled = torch.compile(step, fullgraph=True, backend=backend)
+    run = torch._dynamo.lookup_backend(backend)
+
+    def checked(graph: fx.GraphModule, example: list[Tensor]) -> Any:
+        _refuse_random_functions(graph)
+        return run(graph, example)
+
+    compiled = torch.compile(step, fullgraph=True, backend=checked)
 
     def call(leaves: list[Any]) -> Any:
         args, kwargs = tree.unflatten(spec, leaves)
         return compiled(*args, **kwargs)
 
     return Graph(call, CaptureRecord("dynamo", "", 0, (), time.perf_counter() - began, 0.0))
+
+
+def _refuse_random_functions(graph: fx.GraphModule) -> None:
+    """The same for a graph of Dynamo, whose nodes are functions rather than operators."""
+    hidden = {torch.rand_like, torch.randn_like, torch.randint_like, torch.normal}
+    for node in graph.graph.nodes:
+        if node.target in hidden:
+            raise CaptureError(
+                f"the step calls torch.{node.target.__name__}, which Dynamo hides from keyed randomness; write torch.rand(x.shape) or "
+                f"torch.randn(x.shape) instead, or use capture='trace'. {node.stack_trace or ''}"
+            )

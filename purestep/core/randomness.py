@@ -1,7 +1,9 @@
 """The mode under which a module's random functions take their bits from a key.
 
 Functions that draw are replaced by keyed ones from `rng.py`; composite functions of `torch.nn.functional` that call dropout inside
-run with the mode still on; everything else that would draw from a global generator is refused by name.
+run with the mode still on; everything else that would draw from a global generator is refused by name. What is beyond the reach of a mode
+(operators called as `torch.ops.aten...`; under `torch.compile` also `rand_like`, `randn_like`, `randint_like` and `torch.normal`, which
+Dynamo hides) is refused by `ps.compile`, which looks at the graph.
 """
 
 import inspect
@@ -13,7 +15,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..errors import RandomnessError
@@ -285,13 +287,23 @@ def _recurrent_dropout(*args: Any, **kwargs: Any) -> bool:
     return any(isinstance(rate, float) and rate > 0.0 and train is True for rate, train in itertools.pairwise(args))
 
 
+_RANDOM_INITIALISERS = (
+    *("uniform_", "normal_", "trunc_normal_", "xavier_uniform_", "xavier_normal_"),
+    *("kaiming_uniform_", "kaiming_normal_", "orthogonal_", "sparse_"),
+)
+
 _REFUSED_WHEN: dict[Callable, Callable[..., bool]] = {
-    **{getattr(torch, name): _always for name in ("multinomial", "poisson", "binomial")},
+    **{getattr(torch, name): _always for name in ("multinomial", "poisson", "binomial", "_standard_gamma", "_sample_dirichlet")},
     **{getattr(Tensor, name): _always for name in ("random_", "cauchy_", "log_normal_", "geometric_", "multinomial")},
     **{
-        getattr(torch, name): _training for name in ("feature_dropout", "alpha_dropout", "feature_alpha_dropout", "native_dropout", "rrelu")
+        getattr(torch, name): _training
+        for stem in ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "rrelu")
+        for name in (stem, f"{stem}_")
+        if name != "dropout"
     },
+    torch.native_dropout: _training,
     **{getattr(F, name): _training for name in ("feature_alpha_dropout", "rrelu")},
+    **{getattr(nn.init, name): _always for name in _RANDOM_INITIALISERS},
     F.fractional_max_pool2d: _always,
     F.fractional_max_pool3d: _always,
     **{getattr(torch, name): _recurrent_dropout for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},

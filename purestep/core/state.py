@@ -72,8 +72,9 @@ class TrainState:
 
 
 def mark_consumed(state: Any) -> None:
-    """Note on a state that its memory was given to its successor."""
-    object.__setattr__(state, "_consumed", True)
+    """Note on a state that its memory was given to its successor; a plain dict or tuple cannot be marked."""
+    if hasattr(state, "__dict__"):
+        object.__setattr__(state, "_consumed", True)
 
 
 def check_not_consumed(state: Any, where: str) -> None:

@@ -98,7 +98,7 @@ def _full_update(optimizer: GradientTransform, gradient: Gradient, state: TrainS
     result, opt_state = optimizer.update(gradient.grads, state.opt_state, trainable, **extras)
     new = apply_updates(trainable, result)
     if gradient.unreached:
-        new, opt_state = _put_back(gradient.unreached, (trainable, state.opt_state), (new, opt_state))
+        new, opt_state = _put_back(gradient.unreached, trainable, (trainable, state.opt_state), (new, opt_state))
     if isinstance(result, Gated):
         return _Update(new, opt_state, result.updates, result.apply, result.reject)
     return _Update(new, opt_state, result, None, None)
@@ -111,7 +111,7 @@ def _waiting_update(
     first = optimizer.parts[0]
     _, added = first.update(gradient.grads, state.opt_state[first.name], trainable, **extras)
     if gradient.unreached:
-        added = _put_back(gradient.unreached, state.opt_state[first.name], added)
+        added = _put_back(gradient.unreached, trainable, state.opt_state[first.name], added)
     silent = tree.map(lambda p: torch.full_like(p, -0.0), trainable)
     return _Update(trainable, {**state.opt_state, first.name: added}, silent, scalar_like(trainable, False, torch.bool), None)
 
@@ -168,10 +168,19 @@ def _extras(objective: Objective, optimizer: GradientTransform, state: TrainStat
     return extras
 
 
-def _put_back(paths: tuple[str, ...], old: Tree, new: Tree) -> Tree:
-    """Leaves that the loss does not reach, and their optimizer state, as they were: no decay and no momentum moves them."""
-    ends = tuple(f".{path}" for path in paths)
-    return tree.map_with_path(lambda path, o, n: o if f".{path}".endswith(ends) else n, old, new)
+def _put_back(unreached: tuple[str, ...], trainable: Tree, old: Tree, new: Tree) -> Tree:
+    """Leaves that the loss does not reach, and their optimizer state, as they were: no decay and no momentum moves them.
+
+    A leaf of the state belongs to the parameter whose path its own path ends with; of several, the longest.
+    """
+    ends = sorted((f".{path}" for path in tree.paths(trainable)), key=len, reverse=True)
+    idle = {f".{path}" for path in unreached}
+
+    def choose(path: str, before: Any, after: Any) -> Any:
+        owner = next((end for end in ends if f".{path}".endswith(end)), None)
+        return before if owner in idle else after
+
+    return tree.map_with_path(choose, old, new)
 
 
 def _warn_unreached(paths: tuple[str, ...], known: set[str]) -> None:

@@ -1,0 +1,194 @@
+"""What a recorded graph could freeze or lose by mistake: numbers read on the host, hidden randomness, shared memory."""
+
+import pytest
+import torch
+from torch import nn
+
+import purestep as ps
+from purestep.errors import CaptureError, RandomnessError
+from purestep.testing import assert_trees_equal
+from tests.examples_of_models import batches, seeded, training
+
+
+def captured(step, **options):
+    return ps.compile(step, backend="eager", **options)
+
+
+class Reads(nn.Module):
+    """Branches on a number of its input."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        return self.weight * (2.0 if x[0, 0].item() > 0 else 1.0) * x
+
+
+@ps.tree.node
+class Slots:
+    """A state of four leaves."""
+
+    a: torch.Tensor
+    b: torch.Tensor
+    same: torch.Tensor
+    c: torch.Tensor
+
+
+def slots():
+    return Slots(*(torch.full((2,), float(i)) for i in range(4)))
+
+
+def test_donation_wants_a_result_of_the_same_form():
+    step = captured(lambda state, batch: ((state, state), {}), donate=True)
+    with pytest.raises(CaptureError, match="must have the structure, shapes and dtypes"):
+        step(torch.ones(3), torch.ones(4))
+
+
+def test_a_state_that_is_a_plain_dict_can_be_donated():
+    step = captured(lambda state, batch: ({"a": state["a"] + batch}, {}), donate=True)
+    assert step({"a": torch.ones(2)}, torch.ones(2))[0]["a"].tolist() == [2.0, 2.0]
+
+
+def views(state, batch):
+    """Leaves change places as views, which are other objects with the same memory."""
+    return Slots(state.b[:], state.a.view(2), state.same[:], batch.view(2)), {"view": state.a[:1]}
+
+
+def test_leaves_that_are_views_of_each_other_are_not_lost_when_memory_is_reused():
+    batch = torch.full((2,), 9.0)
+    expected = ps.tree.clone(views(slots(), batch))
+    assert_trees_equal(captured(views, donate=True)(slots(), batch), expected)
+
+
+def test_a_read_is_reported_with_the_line_of_the_model():
+    tr, batch = training(seeded(Reads)), batches(1)[0]
+    step = captured(tr.step, on_recompile="ignore")
+    step(tr.init(), batch)
+    assert "x[0, 0].item()" in step.explain()[0].host_reads[0]
+
+
+def test_a_read_that_gives_nan_is_captured_once():
+    step = captured(lambda state, x: (state, {"value": x * (x.sum() * float("nan")).item()}), on_recompile="ignore")
+    for _ in range(3):
+        step(torch.ones(1), torch.ones(3))
+    assert len(step.explain()) == 1
+
+
+def test_a_list_of_numbers_is_guarded():
+    def doubled(state, x):
+        return state, {"value": torch.tensor(x.tolist()) * 2}
+
+    step = captured(doubled, on_recompile="ignore")
+    for x in (torch.ones(3), 2 * torch.ones(3), torch.ones(3)):
+        assert_trees_equal(step(torch.ones(1), x)[1]["value"], 2 * x)
+    assert len(step.explain()) == 2
+
+
+def test_an_array_is_refused():
+    with pytest.raises(CaptureError, match=r"turns a tensor into an array at .*x\.numpy"):
+        captured(lambda state, x: (state, {"value": torch.from_numpy(x.numpy() * 2)}))(torch.ones(1), torch.ones(3))
+
+
+VARYING = {
+    "a size": lambda x, i: torch.zeros(int(i.max()) + 1).index_add(0, i, x),
+    "a mask": lambda x, i: x[x > 0].sum() / x[x > 0].numel(),
+    "a branch": lambda x, i: x.sum() if bool(x.sum() > 2) else x.prod(),
+    "bincount": lambda x, i: torch.bincount(i).double().std(),
+    "bincount with weights": lambda x, i: torch.bincount(i, x, minlength=2),
+    "nonzero": lambda x, i: (x > 0).nonzero().double().mean(),
+    "masked_select": lambda x, i: torch.masked_select(x, i > 0).mean(),
+    "repeat_interleave": lambda x, i: x.repeat_interleave(i + 1),
+    "writing under a mask": lambda x, i: x.clone().index_put((x > 0,), x[x > 0] * 3),
+}
+
+
+@pytest.mark.parametrize("name", sorted(VARYING))
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_shapes_that_depend_on_values_are_never_frozen(name, backend):
+    fn = VARYING[name]
+    step = ps.compile(lambda state, batch: (state, {"value": fn(*batch)}), backend=backend, on_recompile="ignore")
+    inputs = [([1.0, 2.0, -3.0], [0, 1, 1]), ([4.0, 5.0, -6.0], [0, 1, 1]), ([1.0, 2.0, 3.0], [0, 1, 2]), ([1.0, -2.0, -3.0], [0, 0, 1])]
+    for x, i in inputs:
+        batch = (torch.tensor(x), torch.tensor(i))
+        assert_trees_equal(step(torch.ones(1), batch)[1]["value"], fn(*batch))
+
+
+def test_tensors_that_a_function_closes_over_are_inputs():
+    outside = torch.ones(3)
+    step = captured(lambda state, x: (state, {"value": x * outside}))
+    step(torch.ones(1), torch.ones(3))
+    outside.mul_(5.0)
+    assert step(torch.ones(1), torch.ones(3))[1]["value"].tolist() == [5.0, 5.0, 5.0]
+
+
+def test_an_operator_that_draws_from_a_global_generator_is_refused():
+    with pytest.raises(CaptureError, match=r"aten\.bernoulli.*global generator"):
+        captured(lambda state, x: (state, {"value": torch.ops.aten.bernoulli(x)}))(torch.ones(1), torch.ones(3))
+
+
+@pytest.mark.parametrize("draw", [torch.rand_like, torch.randn_like])
+def test_draws_that_dynamo_hides_are_refused_by_its_capture(draw):
+    tr = training(forward=lambda model, batch: {"y": model(batch["x"]) + draw(batch["x"])})
+    with pytest.raises(Exception, match="hides from keyed randomness"):
+        ps.compile(tr.step, capture="dynamo", backend="eager")(tr.init(), batches(1)[0])
+
+
+@pytest.mark.parametrize("initialise", [nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_])
+def test_initialisers_inside_a_step_are_refused(initialise):
+    tr = training(forward=lambda model, batch: {"y": model(batch["x"]) + initialise(torch.empty(8, 4))})
+    with pytest.raises(RandomnessError, match=initialise.__name__):
+        tr.step(tr.init(), batches(1)[0])
+
+
+def test_only_the_leaf_that_is_unreached_is_put_back():
+    params = {"bias": torch.ones(1), "layer": {"bias": torch.ones(1)}}
+    optimizer = ps.adamw(0.1, weight_decay=0.5)
+    step = ps.make_step(lambda p, x: (p["layer"]["bias"] * x).square().mean(), optimizer)
+    with pytest.warns(UserWarning, match="does not depend on bias"):
+        state, _ = step(ps.init_state(params, optimizer), torch.ones(1))
+    assert state.params["bias"].item() == 1.0
+    assert state.params["layer"]["bias"].item() < 1.0
+
+
+def test_what_a_graph_depends_on_from_outside_is_part_of_its_key():
+    step = captured(lambda state, x: (state, {"value": x @ x}), on_recompile="ignore")
+    x = torch.rand(4, 4)
+    step(torch.ones(1), x)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert step(torch.ones(1), x)[1]["value"].dtype == torch.bfloat16
+    assert [record.reason.split(" changed")[0] for record in step.explain()] == ["first call", "autocast, default dtype or determinism"]
+
+
+class Regions(nn.Module):
+    """Dropout inside a checkpointed region, or the same without."""
+
+    def __init__(self, checkpointed):
+        super().__init__()
+        self.checkpointed = checkpointed
+        self.first, self.second, self.dropout = nn.Linear(4, 16), nn.Linear(16, 4), nn.Dropout(0.4)
+
+    def region(self, x):
+        return self.dropout(torch.tanh(self.second(self.dropout(torch.tanh(self.first(x))))))
+
+    def forward(self, x):
+        x = self.dropout(x)
+        if self.checkpointed:
+            return self.dropout(torch.utils.checkpoint.checkpoint(self.region, x, use_reentrant=False))
+        return self.dropout(self.region(x))
+
+
+@pytest.mark.parametrize("how", ["eager", "traced"])
+def test_recomputing_a_region_gives_the_gradient_with_the_same_dropout(how):
+    plain, regions = (training(seeded(Regions, checkpointed)) for checkpointed in (False, True))
+    batch = batches(1)[0]
+    step = captured(regions.step) if how == "traced" else regions.step
+    assert_trees_equal(step(regions.init(), batch), plain.step(plain.init(), batch))
+
+
+def test_a_state_given_away_is_refused_by_evaluate():
+    tr, batch = training(), batches(1)[0]
+    state = tr.init()
+    captured(tr.step, donate=True)(state, batch)
+    with pytest.raises(ps.errors.ConsumedStateError, match="evaluate"):
+        tr.evaluate(state, batch)
