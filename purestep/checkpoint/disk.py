@@ -252,20 +252,15 @@ def file_size(fd: int) -> int:
     return os.fstat(fd).st_size
 
 
-def read_into(fd: int, view: memoryview) -> int:
-    """Fill a writable byte view from the current position; fewer bytes than its size mean the end of the file."""
+def read_into(fd: int, view: memoryview, offset: int = 0) -> int:
+    """Fill a writable byte view from a position of the file; fewer bytes than its size mean the end of the file."""
     done = 0
     while done < len(view):
-        got = os.readv(fd, [view[done : done + SLICE]])
+        got = os.preadv(fd, [view[done : done + SLICE]], offset + done)
         if got == 0:
             break
         done += got
     return done
-
-
-def skip(fd: int, num_bytes: int) -> None:
-    """Move the current position forward."""
-    os.lseek(fd, num_bytes, os.SEEK_CUR)
 
 
 def read_small(directory: str, name: str, limit: int) -> bytes:

@@ -35,11 +35,11 @@ def read_safetensors(path: str | os.PathLike) -> dict[str, Tensor]:
         got = disk.read_into(fd, memoryview(prefix))
         length = tensorfile.header_length(bytes(prefix[:got]), size, where)
         text = bytearray(length)
-        disk.read_into(fd, memoryview(text))
+        disk.read_into(fd, memoryview(text), 8)
         tensors = {}
         for entry in tensorfile.parse_header(bytes(text), size - 8 - length, where):
             tensor = torch.empty(entry.shape, dtype=tensorfile.dtype_from_stored(entry.dtype))
-            if disk.read_into(fd, memoryview(tensorfile.byte_view(tensor).data)) != entry.end - entry.begin:
+            if disk.read_into(fd, memoryview(tensorfile.byte_view(tensor).data), 8 + length + entry.begin) != entry.end - entry.begin:
                 raise CheckpointFormatError(f"{where}: ends within {entry.name!r}")
             tensors[entry.name] = tensor
     return tensors

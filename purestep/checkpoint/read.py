@@ -6,6 +6,7 @@ The bytes go straight into the memory they are meant for, in one pass over each 
 import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, NamedTuple
 
 import google_crc32c
@@ -23,6 +24,8 @@ from .strictjson import collector_paused
 
 # crc: every header byte by byte, and the CRC-32C of each tensor that is read; full: also the SHA-256 of each file that is touched
 Verify = Literal["full", "crc"]
+MAX_READERS = 4
+PARALLEL_BYTES = 16 << 20  # below this, starting threads takes longer than reading
 
 
 class Request(NamedTuple):
@@ -105,21 +108,27 @@ def parts_by_file(manifest: Manifest) -> dict[str, dict[str, _Part]]:
 def _read_file(
     checkpoint: Checkpoint, record: FileRecord, parts: Mapping[str, _Part], wanted: Mapping[str, list[Request]], verify: Verify
 ) -> list[str]:
-    damaged = []
     with disk.open_regular(checkpoint.path, record.path) as fd, hashing(verify == "full" and record.sha256 is not None) as hasher:
         header, entries = read_header(fd, record, os.path.join(checkpoint.path, record.path), parts)
         _feed(hasher, header)
-        for entry in entries:
-            part = parts[entry.name]
-            requests = wanted.get(entry.name, ())
-            if not requests and verify == "crc":
-                disk.skip(fd, entry.end - entry.begin)
-                continue
-            crc = _read_entry(fd, entry, part, requests, hasher)
-            if crc != part.piece.crc32c:
-                damaged.append(f"{record.path}: tensor {entry.name!r} crc32c {crc} expected {part.piece.crc32c}")
-        if hasher is not None and (found := hasher.digest()) != record.sha256 and not damaged:
-            damaged.append(f"{record.path}: sha256 {found[:12]}... expected {str(record.sha256)[:12]}..., though each crc32c holds")
+        needed = [entry for entry in entries if verify == "full" or entry.name in wanted]
+
+        def read(entry: tensorfile.Entry) -> str:
+            return _read_entry(fd, len(header) + entry.begin, entry, parts[entry.name], wanted.get(entry.name, ()), hasher)
+
+        # the hasher wants the bytes in order; without it, several threads share the page faults of new memory
+        if hasher is None and sum(entry.end - entry.begin for entry in needed) > PARALLEL_BYTES:
+            with ThreadPoolExecutor(min(MAX_READERS, os.cpu_count() or 1)) as readers:
+                found = list(readers.map(read, needed))
+        else:
+            found = [read(entry) for entry in needed]
+        damaged = [
+            f"{record.path}: tensor {entry.name!r} crc32c {crc} expected {parts[entry.name].piece.crc32c}"
+            for entry, crc in zip(needed, found, strict=True)
+            if crc != parts[entry.name].piece.crc32c
+        ]
+        if hasher is not None and (sha256 := hasher.digest()) != record.sha256 and not damaged:
+            damaged.append(f"{record.path}: sha256 {sha256[:12]}... expected {str(record.sha256)[:12]}..., though each crc32c holds")
     return damaged
 
 
@@ -139,7 +148,7 @@ def read_header(fd: int, record: FileRecord, where: str, parts: Mapping[str, _Pa
     got = disk.read_into(fd, memoryview(prefix))
     length = tensorfile.header_length(bytes(prefix[:got]), record.bytes, where)
     text = bytearray(length)
-    disk.read_into(fd, memoryview(text))
+    disk.read_into(fd, memoryview(text), 8)
     with collector_paused():
         entries = tensorfile.parse_header(bytes(text), record.bytes - 8 - length, where)
     for entry in entries:
@@ -160,13 +169,13 @@ def read_header(fd: int, record: FileRecord, where: str, parts: Mapping[str, _Pa
     return header, entries
 
 
-def _read_entry(fd: int, entry: tensorfile.Entry, part: _Part, requests: Sequence[Request], hasher: Hasher | None) -> str:
+def _read_entry(fd: int, offset: int, entry: tensorfile.Entry, part: _Part, requests: Sequence[Request], hasher: Hasher | None) -> str:
     """Read one tensor into the memory that wants it; its checksum."""
     if not requests:
-        return _stream(fd, entry.end - entry.begin, hasher)
+        return _stream(fd, offset, entry.end - entry.begin, hasher)
     direct = [request for request in requests if _is_direct(part.piece, request)]
     memory = direct[0].target if direct else new_tensor(part.leaf, part.piece.shape)
-    crc = _fill(fd, tensorfile.byte_view(memory), hasher)
+    crc = _fill(fd, offset, tensorfile.byte_view(memory), hasher)
     for request in requests:
         shared = _overlap(part.piece, request)
         if request.target is not memory and shared:
@@ -174,22 +183,23 @@ def _read_entry(fd: int, entry: tensorfile.Entry, part: _Part, requests: Sequenc
     return crc
 
 
-def _fill(fd: int, memory: np.ndarray, hasher: Hasher | None) -> str:
-    return _read_blocks(fd, (memory[begin : begin + disk.SLICE] for begin in range(0, len(memory), disk.SLICE)), hasher)
+def _fill(fd: int, offset: int, memory: np.ndarray, hasher: Hasher | None) -> str:
+    return _read_blocks(fd, offset, (memory[begin : begin + disk.SLICE] for begin in range(0, len(memory), disk.SLICE)), hasher)
 
 
-def _stream(fd: int, num_bytes: int, hasher: Hasher | None) -> str:
+def _stream(fd: int, offset: int, num_bytes: int, hasher: Hasher | None) -> str:
     # a slice is written again only after more others than the hasher can hold at a time
     ring = itertools.cycle([np.empty(min(disk.SLICE, num_bytes), dtype=np.uint8) for _ in range(MAX_QUEUED + 2)])
     sizes = (min(disk.SLICE, num_bytes - begin) for begin in range(0, num_bytes, disk.SLICE))
-    return _read_blocks(fd, (block[:size] for size, block in zip(sizes, ring, strict=False)), hasher)
+    return _read_blocks(fd, offset, (block[:size] for size, block in zip(sizes, ring, strict=False)), hasher)
 
 
-def _read_blocks(fd: int, blocks: Iterable[np.ndarray], hasher: Hasher | None) -> str:
+def _read_blocks(fd: int, offset: int, blocks: Iterable[np.ndarray], hasher: Hasher | None) -> str:
     crc = 0
     for block in blocks:
-        if disk.read_into(fd, memoryview(block.data)) < len(block):
+        if disk.read_into(fd, memoryview(block.data), offset) < len(block):
             return "of a truncated file"
+        offset += len(block)
         crc = google_crc32c.extend(crc, block)
         _feed(hasher, block)
     return f"{crc:08x}"

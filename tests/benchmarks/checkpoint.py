@@ -95,7 +95,7 @@ def our_load(state, directory: Path) -> None:
 
 
 def our_full_load(state, directory: Path) -> None:
-    load(directory / "ours", state, verify="full")
+    load(directory / "hashed", state, verify="full")
 
 
 GROUPS: dict[str, dict[str, Callable]] = {

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from purestep.checkpoint import disk
 
 CHANGES = {"mkdir", "open", "write", "fsync", "close", "rename", "unlink", "rmdir", "symlink", "ftruncate", "pwrite"}
-READS = {"scandir", "lstat", "fstat", "readv", "lseek", "statvfs"}
+READS = {"scandir", "lstat", "fstat", "preadv", "statvfs"}
 SWAP = "swap_names"
 
 
@@ -99,7 +99,7 @@ def writing_short() -> FaultyOS:
     def before(number: int, name: str, do: Callable, args: tuple) -> Any:
         if name == "write":
             return os.write(args[0], bytes(args[1])[:7])
-        return os.readv(args[0], [args[1][0][:5]]) if name == "readv" else do()
+        return os.preadv(args[0], [args[1][0][:5]], args[2]) if name == "preadv" else do()
 
     return FaultyOS(before)
 

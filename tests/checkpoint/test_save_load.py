@@ -331,6 +331,18 @@ def test_a_checkpoint_without_file_hashes_is_checked_by_tensor(tmp_path, make_st
         verify(path)
 
 
+def test_large_states_are_read_by_several_threads_to_the_same_bits(tmp_path, assert_same):
+    state = {f"x{i}": torch.randn(1 << 20, generator=torch.Generator().manual_seed(i)) for i in range(6)}
+    path = save(tmp_path / "one", state)
+    assert_same(load(path, state), state)
+    with open(os.path.join(path, "state.safetensors"), "r+b") as file:
+        for position in (-1, -(1 << 23)):
+            file.seek(position, os.SEEK_END)
+            file.write(b"\x99")
+    with pytest.raises(CheckpointCorruptError, match="2 of 6 tensors damaged"):
+        load(path, state)
+
+
 def test_the_manifest_is_canonical_json(tmp_path, make_state):
     save(tmp_path / "one", make_state())
     text = (tmp_path / "one" / "manifest.json").read_text()
