@@ -12,7 +12,7 @@ from torch import Tensor
 from . import tree
 
 Schedule = Callable[[Tensor | int], Tensor]
-ScalarOrSchedule = float | Schedule
+ScalarOrSchedule = float | Tensor | Schedule
 
 
 def as_count(count: Tensor | int) -> Tensor:
@@ -43,13 +43,15 @@ def init_hyperparam(value: ScalarOrSchedule, params: tree.Tree) -> Hyperparam:
     if callable(value):
         count = scalar_like(params, 0, torch.int64)
         return Hyperparam(value(count).to(torch.float64), count)
+    if isinstance(value, Tensor):
+        return Hyperparam(value.detach().to(torch.float64, copy=True))
     return Hyperparam(scalar_like(params, value))
 
 
 def next_hyperparam(value: ScalarOrSchedule, state: Hyperparam) -> Hyperparam:
-    """The state after one update; its `value` is what this update uses (`schedule(count before the update)`)."""
+    """The state after one update; its `value` is what this update uses (`schedule(count before the update)`, or a given tensor)."""
     if callable(value):
         count = state.num_updates
         assert isinstance(count, Tensor), "a state made for a number was given to a schedule"
         return Hyperparam(value(count).to(torch.float64), count + 1)
-    return state
+    return Hyperparam(value.to(torch.float64, copy=True)) if isinstance(value, Tensor) else state

@@ -1,7 +1,7 @@
 """Batches of an epoch, starting anywhere: the order from `order.py`, the samples from any sequence."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, get_args
 
 import numpy as np
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError
-from .order import BatchPlan, EvenBatches, Last
+from .order import BatchPlan, EvenBatches, Last, Samples
 
 Collate = Callable[[list[Any], np.ndarray | None], Any]
 
@@ -52,7 +52,7 @@ class Loader:
 
     def __init__(
         self,
-        dataset: Sequence[Any],
+        dataset: Samples,
         batch_size: int | BatchPlan,
         *,
         seed: int = 0,

@@ -4,12 +4,11 @@ import dataclasses
 import functools
 import hashlib
 import itertools
-from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
 
-from .order import index_at, uniform_at
+from .order import Samples, index_at, uniform_at
 
 EpochPolicy = Literal["sum", "shortest", "longest"]
 
@@ -21,7 +20,7 @@ class Joined:
         datasets: Each with `__len__` and `__getitem__(int)`.
     """
 
-    def __init__(self, *datasets: Sequence[Any]):
+    def __init__(self, *datasets: Samples):
         if not datasets or not all(map(len, datasets)):
             raise ValueError(f"give data sets with samples, got the sizes {[len(dataset) for dataset in datasets]}")
         self.datasets = datasets

@@ -7,7 +7,7 @@ twice, and runs on other numbers of ranks see the same samples.
 import dataclasses
 import functools
 import math
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -80,6 +80,14 @@ def batch_indices(
     real = position < size
     position = position % size
     return (index_at(seed, epoch, position, size) if shuffle else position), real
+
+
+class Samples(Protocol):
+    """Anything that has a length and gives a sample for a number: a list, a store, prepared frames."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
 
 
 class BatchPlan(Protocol):

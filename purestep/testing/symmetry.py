@@ -91,5 +91,5 @@ def _permuted(batch: "AtomicBatch", order: Tensor) -> "AtomicBatch":
     fields = ("positions", "numbers", "batch", "atom_mask", "forces")
     changes = {name: getattr(batch, name)[order] for name in fields if getattr(batch, name) is not None}
     edges = {} if batch.edge_index is None else {"edge_index": place[batch.edge_index]}
-    users = {name: values[order] for name, values in batch.per_atom.items()}
+    users = None if batch.per_atom is None else {name: values[order] for name, values in batch.per_atom.items()}
     return batch.replace(**changes, **edges, per_atom=users)
