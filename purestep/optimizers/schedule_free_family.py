@@ -14,7 +14,7 @@ from ..transforms.scaling import scale_by_learning_rate
 def _warmed(learning_rate: ScalarOrSchedule, warmup_steps: int | None) -> ScalarOrSchedule:
     if warmup_steps is None:
         return learning_rate
-    if callable(learning_rate):
+    if not isinstance(learning_rate, int | float):
         raise ValueError("schedule-free: give warmup_steps with a number as learning_rate, or the whole schedule as learning_rate")
     return warmup_constant(0.0, learning_rate, warmup_steps)
 
