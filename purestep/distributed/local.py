@@ -16,6 +16,7 @@ from ..core import tree
 from ..core.ranks import Ranks
 from ..core.transform import children
 from ..transforms.accumulation import AccumulateState
+from .collective import gather_over
 from .sharding import ShardedState, gather_leaf
 
 Node = TypeVar("Node")
@@ -58,7 +59,9 @@ def gather_windows(state: Any, ranks: Ranks) -> Any:
     windows = dict(_nodes(state, AccumulateState))
     if ranks.world_size == 1 or not any(bool(window.micro_step > 0) for window in windows.values()):
         return state
-    by_rank = {path: tree.map(lambda leaf: _of_all(leaf, ranks), window.total) for path, window in windows.items()}
+    by_rank = {
+        path: tree.map(lambda leaf: gather_over(leaf, world_size=ranks.world_size), window.total) for path, window in windows.items()
+    }
     summed = {path: tree.map(lambda leaf: leaf.sum(0), totals) for path, totals in by_rank.items()}
     return _with_extra(_with_totals(state, summed), ranks, by_rank)
 
@@ -114,12 +117,6 @@ def _name(ranks: Ranks) -> str:
 
 def _key(path: str) -> str:
     return path.replace(".", "/")
-
-
-def _of_all(leaf: Tensor, ranks: Ranks) -> Tensor:
-    own = torch.zeros(ranks.world_size, *leaf.shape, dtype=leaf.dtype, device=leaf.device)
-    own[ranks.rank] = leaf
-    return ranks.sum(own.reshape(-1)).view(own.shape)
 
 
 def _nan(leaf: Tensor, world_size: int) -> Tensor:
