@@ -6,6 +6,7 @@ saved whole.
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
