@@ -60,9 +60,8 @@ def gather_windows(state: Any, ranks: Ranks) -> Any:
     windows = dict(_nodes(state, AccumulateState))
     if ranks.world_size == 1 or not any(bool(window.micro_step > 0) for window in windows.values()):
         return state
-    by_rank = {
-        path: tree.map(lambda leaf: gather_over(leaf, world_size=ranks.world_size), window.total) for path, window in windows.items()
-    }
+    gather = functools.partial(gather_over, world_size=ranks.world_size)
+    by_rank = {path: tree.map(gather, window.total) for path, window in windows.items()}
     summed = {path: tree.map(lambda leaf: leaf.sum(0), totals) for path, totals in by_rank.items()}
     return _with_extra(_with_totals(state, summed), ranks, by_rank)
 
