@@ -18,6 +18,8 @@ class StopOnSignal:
         signals: Which to hear.
     """
 
+    on_every_rank = True  # a signal may reach any of the processes
+
     def __init__(self, *signals: signal.Signals):
         self._signals = signals or (signal.SIGINT, signal.SIGTERM)
         self._before: dict[signal.Signals, Any] = {}
