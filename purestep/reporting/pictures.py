@@ -32,8 +32,7 @@ def learning_curves(records: Sequence[Mapping[str, Any]], path: str | os.PathLik
     loss.plot(*training, color=_FIRST, linewidth=0.9, label="training, single batches")
     loss.plot(*_series(records, "validation", "validation/loss/total"), color=_SECOND, marker="o", markersize=3.5, label="validation")
     loss.set_yscale("log")
-    loss.yaxis.set_major_formatter("{x:g}")
-    loss.yaxis.set_minor_formatter("{x:g}")
+    _plain_ticks(loss)
     loss.set_ylabel("loss")
     loss.set_title(title, loc="left", color=_INK)
     loss.legend(frameon=False)
@@ -80,6 +79,15 @@ def _figure(size: tuple[float, float], **grid: Any) -> tuple[Any, Any]:
         axis.grid(color="#e6e6e6", linewidth=0.6)
         axis.set_axisbelow(True)
     return figure, axes
+
+
+def _plain_ticks(axis: Any) -> None:
+    """Label a logarithmic axis with plain numbers, few enough not to touch each other."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _series(records: Sequence[Mapping[str, Any]], kind: str, name: str) -> tuple[np.ndarray, np.ndarray]:
