@@ -41,7 +41,9 @@ def _join(*parts: str | None) -> str:
 
 
 def _named(models: Models) -> dict[str | None, nn.Module]:
-    return {None: models} if isinstance(models, nn.Module) else {**models}
+    named = {None: models} if isinstance(models, nn.Module) else {**models}
+    # a module that torch.compile has wrapped is trained as what it wraps, under the same names: the step is captured whole anyway
+    return {model: getattr(module, "_orig_mod", module) for model, module in named.items()}
 
 
 def make_layout(models: Models) -> Layout:
@@ -62,7 +64,7 @@ def make_layout(models: Models) -> Layout:
                 for name, tensor in getattr(part, kind).items():
                     if tensor is None:
                         continue
-                    full = _join(owner, name)
+                    full = _join(*(part for part in owner.split(".") if part != "_orig_mod"), name)
                     if isinstance(tensor, (nn.UninitializedParameter, nn.UninitializedBuffer)):
                         raise ModuleError(f"{_join(model, full)} has no shape yet; run one batch through the module before training it")
                     holder = holders.setdefault(id(tensor), (model, full))

@@ -201,3 +201,11 @@ def test_buffers_that_the_forward_replaces_come_back():
 
     _, buffers = call(Counter(), torch.ones(3), training=True)
     assert buffers["seen"].item() == 3.0
+
+
+def test_a_compiled_module_is_trained_as_the_module_that_it_wraps():
+    model = seeded(Net)
+    plain, compiled = training(model), training(torch.compile(model, backend="eager"))
+    assert ps.tree.paths(compiled.init()) == ps.tree.paths(plain.init())
+    batch = batches(1)[0]
+    assert_trees_equal(compiled.step(compiled.init(), batch), plain.step(plain.init(), batch))
