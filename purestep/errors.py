@@ -26,6 +26,8 @@ A message says where, what was wrong, what was expected and what to do. Bad argu
     │   └── StructureMismatchError          does not fit the state it is loaded into
     ├── DataError (ValueError)              unreadable or inconsistent data
     ├── DistributedError (RuntimeError)     ranks that disagree, or one that is gone
+    ├── SpecError (ValueError)              a spec that is invalid
+    ├── TrustError (RuntimeError)           a spec that names code that was not trusted
     └── StallError (RuntimeError)           training cannot go on
 """
 
@@ -124,3 +126,11 @@ class DistributedError(PurestepError, RuntimeError):
 
 class StallError(PurestepError, RuntimeError):
     """Training cannot make progress."""
+
+
+class SpecError(PurestepError, ValueError):
+    """A spec is invalid; `problems` lists everything that is wrong with it."""
+
+
+class TrustError(PurestepError, RuntimeError):
+    """A spec names code that was not trusted."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import click
 
-from ..errors import CheckpointError, DataError, PurestepError, RecompileError, StallError
+from ..errors import CheckpointError, DataError, PurestepError, RecompileError, SpecError, StallError, TrustError
 
 
 class ExitCode(enum.IntEnum):
@@ -41,6 +41,8 @@ class ExitCode(enum.IntEnum):
 _BY_CLASS: tuple[tuple[type[Exception], ExitCode], ...] = (
     (CheckpointError, ExitCode.PATH),
     (DataError, ExitCode.PATH),
+    (SpecError, ExitCode.SPEC),
+    (TrustError, ExitCode.TRUST),
     (StallError, ExitCode.GUARD),
     (RecompileError, ExitCode.GUARD),
 )

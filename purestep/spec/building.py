@@ -1,0 +1,136 @@
+"""From a spec to what trains: data, model, training, validation. The same spec gives the same pieces in every process."""
+
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from ..data import AtomicStore, Joined, Loader, PreparedFrames, collate, shipped
+from ..data.frames import Frames
+from ..errors import DataError, SpecError
+from ..training import Training
+from ..validation import Validation
+from .annotations import DTYPES
+from .envelope import Dataset, Spec, ValidationSettings
+from .parts import make_hooks, make_loss, make_metrics, make_optimizer
+from .problems import Problem
+from .trust import call_target, check_names
+
+SHIPPED = "shipped:"
+"""How the path of a store begins that comes with the package."""
+
+
+class Pieces(NamedTuple):
+    """What a run is made of."""
+
+    training: Training
+    batches: Loader
+    validation: Validation | None
+
+
+def build(spec: Spec, *, trust: Sequence[str] = ()) -> Pieces:
+    """Make the objects of a run. Paths are taken as they are; `absolute` makes them independent of the working directory.
+
+    Args:
+        trust: Packages, modules or classes that the spec may name besides purestep's own.
+
+    Raises:
+        TrustError: If a target is not trusted; nothing has been imported then.
+        SpecError: If a target cannot be called.
+        DataError: If a store cannot be read.
+    """
+    check_names(spec, trust)
+    model = make_model(spec, trust)
+    cutoff = _cutoff(spec, model)
+    strategy, runtime = spec.strategy, spec.runtime
+    training = Training(
+        model,
+        loss=make_loss(strategy),
+        optimizer=make_optimizer(strategy),
+        hooks=make_hooks(strategy),
+        trainable=strategy.trainable,
+        precision=runtime.precision,
+        microbatches=runtime.microbatches,
+    )
+    data = spec.dataset
+    frames = _frames(data, data.paths, data.split, cutoff)
+    batches = Loader(frames, data.batch_size, seed=runtime.seed, shuffle=data.shuffle, collate=collate, last=data.last)
+    return Pieces(training, batches, _validation(spec, cutoff))
+
+
+def make_model(spec: Spec, trust: Sequence[str] = ()) -> torch.nn.Module:
+    """The model, with weights that the seed decides; the global generator is left as it was."""
+    models = spec.strategy.model_specs
+    if not models:
+        raise SpecError(Problem("PS303", "/strategy/model_specs", 'there is no model; {"main": {"cls_path": ...}} names one').text())
+    (name, target), *_ = models.items()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(spec.runtime.seed)
+        model = call_target(target, f"/strategy/model_specs/{name}", trust)
+    return model if spec.dataset.dtype == "float32" else model.to(DTYPES[spec.dataset.dtype])
+
+
+def _cutoff(spec: Spec, model: torch.nn.Module) -> float:
+    cutoff = spec.dataset.cutoff if spec.dataset.cutoff is not None else getattr(model, "cutoff", None)
+    if isinstance(cutoff, bool) or not isinstance(cutoff, int | float):
+        message = f"{type(model).__name__} has no attribute 'cutoff' that says how far neighbour lists must reach; give it here"
+        raise SpecError(Problem("PS103", "/dataset/cutoff", message).text())
+    return float(cutoff)
+
+
+def open_store(path: str) -> AtomicStore:
+    """A store by its path in a spec."""
+    return shipped(path.removeprefix(SHIPPED)) if path.startswith(SHIPPED) else AtomicStore(path)
+
+
+def _frames(data: Dataset, paths: Sequence[str], split: str | None, cutoff: float) -> Any:
+    parts = [_prepared(data, path, split, cutoff) for path in paths]
+    return parts[0] if len(parts) == 1 else Joined(*parts)
+
+
+def _prepared(data: Dataset, path: str, split: str | None, cutoff: float) -> PreparedFrames:
+    store = open_store(path)
+    frames: Frames = store if split is None else store.split(split)
+    if len(frames) == 0:
+        raise DataError(f"{path}: there are no frames{'' if split is None else f' in the part {split!r}'}")
+    references = store.reference_energies if data.reference_energies == "store" else None
+    return PreparedFrames(frames, cutoff, dtype=data.dtype, reference_energies=references)
+
+
+def _validation(spec: Spec, cutoff: float) -> Validation | None:
+    data = spec.dataset
+    if not data.validation_paths and data.validation_split is None:
+        return None
+    settings = spec.validation or ValidationSettings()
+    frames = _frames(data, data.validation_paths or data.paths, data.validation_split, cutoff)
+    return Validation(
+        Loader(frames, settings.batch_size, shuffle=False, collate=collate, last="keep"),
+        every_n_steps=settings.every_n_steps,
+        every_n_epochs=settings.every_n_epochs,
+        use_ema=settings.use_ema,
+        metrics=make_metrics(spec),
+    )
+
+
+def absolute(spec: Spec, directory: str) -> Spec:
+    """The spec with its paths made absolute: relative ones begin in the directory that holds it."""
+
+    def whole(path: str) -> str:
+        return path if path.startswith(SHIPPED) else os.path.abspath(os.path.join(directory, path))
+
+    data = spec.dataset
+    moved = {"paths": tuple(map(whole, data.paths)), "validation_paths": tuple(map(whole, data.validation_paths))}
+    return spec.model_copy(
+        update={
+            "dataset": data.model_copy(update=moved),
+            "output": spec.output.model_copy(update={"run_dir": whole(spec.output.run_dir)}),
+        }
+    )
+
+
+def missing_paths(spec: Spec) -> list[tuple[str, str]]:
+    """Pointer and path of every store that is not there."""
+    data = spec.dataset
+    named = [(f"/dataset/{field}/{i}", path) for field in ("paths", "validation_paths") for i, path in enumerate(getattr(data, field))]
+    return [(pointer, path) for pointer, path in named if not path.startswith(SHIPPED) and not os.path.isdir(path)]

@@ -1,0 +1,176 @@
+"""The envelope of a spec: the fields around the parts that `families.py` describes. What they mean is written here, beside each field."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, PositiveInt, StringConstraints, Tag
+
+from ..capture.backends import Backend
+from ..capture.compiled import Capture, OnRecompile
+from ..training import Precision
+from .annotations import sort_of
+from .families import HookSpec, LossSpec, MetricSpec, Model, ScheduleSpec, UpdateSpec
+
+VERSION = 1
+"""The version of the spec that this package reads and writes."""
+
+Name = Annotated[str, StringConstraints(min_length=1)]
+DottedPath = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+$")]
+
+
+Rate = Annotated[
+    Annotated[float, Tag("number")] | Annotated[ScheduleSpec, Tag("object")] | Annotated[None, Tag("null")], Discriminator(sort_of)
+]
+
+
+class Target(BaseModel):
+    """Something importable and the arguments it is called with: the one open model of a spec."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True, allow_inf_nan=False)
+
+    cls_path: DottedPath
+    """Dotted path of the class; what is not of purestep has to be trusted by `--trust`."""
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The keywords."""
+        return dict(self.__pydantic_extra__ or {})
+
+
+class Dataset(Model):
+    """What is trained on."""
+
+    paths: tuple[Name, ...] = Field(min_length=1)
+    """Stores, one after the other; relative to the spec. `shipped:g2` is the one that comes with the package."""
+    split: Literal["train", "validation", "test"] | None = None
+    """Only this part of each store; null: all of it."""
+    batch_size: PositiveInt = 32
+    """Frames of a batch."""
+    last: Literal["drop", "keep", "pad"] = "drop"
+    """What happens to frames at the end of an epoch that fill no batch."""
+    shuffle: bool = True
+    """Whether each epoch has an order of its own."""
+    cutoff: Annotated[float, Field(gt=0)] | None = None
+    """Reach of the neighbour lists, Angstrom; null: the attribute `cutoff` of the model."""
+    reference_energies: Literal["store"] | None = None
+    """What is subtracted from the energies: the references of each store; null: nothing."""
+    dtype: Literal["float32", "float64"] = "float32"
+    """Of positions, forces, energies, and of the parameters of the models."""
+    validation_paths: tuple[Name, ...] = ()
+    """Stores that are validated on."""
+    validation_split: Literal["train", "validation", "test"] | None = None
+    """Only this part of them; without `validation_paths`, of the stores in `paths`."""
+
+
+class ValidationSettings(Model):
+    """How, and how often, the model is validated."""
+
+    every_n_steps: PositiveInt | None = None
+    """After every so many updates."""
+    every_n_epochs: PositiveInt | None = None
+    """After every so many epochs; with neither, once at the end."""
+    batch_size: PositiveInt = 64
+    """Frames of a batch; the result does not depend on it."""
+    use_ema: bool = True
+    """Evaluate averaged weights, if a hook averages them."""
+    metrics: tuple[MetricSpec, ...] = ()
+    """What is measured besides the loss."""
+
+
+class Strategy(Model):
+    """What is trained, towards what, how, and how long."""
+
+    model_specs: dict[Name, Target] = Field(default_factory=dict)
+    """The model, by name."""
+    loss: tuple[LossSpec, ...] = Field(min_length=1)
+    """Terms that are added, each with its weight."""
+    normalize_weights: bool = True
+    """Divide the weights of the terms by their sum."""
+    update: tuple[UpdateSpec, ...] = Field(min_length=1)
+    """What happens to the gradients, in this order; an optimizer comes last."""
+    schedule: Rate = None
+    """The learning rate of the parts of `update` that do not give one: a number, or a schedule of the updates so far."""
+    num_steps: PositiveInt | None = None
+    """How many updates the run has; exactly one of this and `num_epochs`."""
+    num_epochs: PositiveInt | None = None
+    """How many passes over the data the run has."""
+    trainable: tuple[Name, ...] = Field(("*",), min_length=1)
+    """Patterns of the parameters that are trained."""
+    hooks: tuple[HookSpec, ...] = ()
+    """Pure hooks of the step, in this order."""
+
+
+class Checkpoints(Model):
+    """When checkpoints are written, and which stay. A run that ends or is interrupted writes one in any case."""
+
+    every_n_steps: PositiveInt | None = None
+    """After every so many updates."""
+    every_n_epochs: PositiveInt | None = None
+    """After every so many epochs."""
+    keep_last: PositiveInt = 3
+    """How many of the newest stay."""
+    keep_best: Name | None = None
+    """The best by this metric stays too, such as `validation/loss/total` or `max:validation/accuracy`."""
+
+
+class Output(Model):
+    """Where a run writes, and how often."""
+
+    run_dir: Name
+    """Directory of the run, relative to the spec; it must not hold anything."""
+    checkpoints: Checkpoints | None = Checkpoints()
+    """null: none, and an interrupted run is lost."""
+    report_every: PositiveInt = 10
+    """Write the metrics of every so many batches."""
+
+
+class CompileSettings(Model):
+    """How the step is compiled."""
+
+    capture: Capture = "auto"
+    """How the graph is found."""
+    on_recompile: OnRecompile = "warn"
+    """What happens when other shapes need another graph."""
+    backend: Backend = "inductor"
+    """What runs the graph."""
+
+
+class Runtime(Model):
+    """Where and how the run computes; nothing here says what is computed."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Of the weights, the order of the data, and all randomness of training."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: cuda if there is one."""
+    precision: Precision = "fp32"
+    """fp32 leaves dtypes alone; the others run forward and loss under autocast."""
+    microbatches: PositiveInt = 1
+    """Cut each batch into so many parts, with the result of the whole."""
+    threads: PositiveInt | None = None
+    """Threads of the processor that torch uses; null: torch's own choice."""
+    deterministic: bool = True
+    """Use only algorithms whose results can be repeated."""
+    compile: CompileSettings | None = None
+    """null: the step is not compiled."""
+
+
+class Spec(Model):
+    """One training run, as data."""
+
+    schema_path: str | None = Field(None, alias="$schema")
+    """JSON Schema for editors."""
+    spec_version: Literal[1]
+    """Version of this format."""
+    name: Name = "run"
+    """Of the run, for people."""
+    notes: str | None = None
+    """For people."""
+    workflow: Literal["train"]
+    """What kind of run this is."""
+    dataset: Dataset
+    validation: ValidationSettings | None = None
+    output: Output
+    strategy: Strategy
+    runtime: Runtime = Runtime()
+
+
+Spec.model_rebuild()

@@ -1,0 +1,174 @@
+"""From the models of parts to the parts: each `kind` is called with what the spec gives. Nothing outside purestep is imported or called."""
+
+import contextlib
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ..core.loss import ComposedLoss
+from ..core.schedule import Schedule
+from ..core.transform import GradientTransform, chain
+from ..errors import PurestepError
+from ..schedules import constant
+from .annotations import DTYPES
+from .envelope import Spec, Strategy
+from .families import FAMILIES, MODELS, Model, is_from_schedule
+from .problems import Problem
+
+
+class PartError(Exception):
+    """A part that its function refuses, or an argument that is not there."""
+
+    def __init__(self, problem: Problem):
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+_FAMILY_OF_MODEL = {model: family for family, models in MODELS.items() for model in models.values()}
+
+
+def make(part: Model, pointer: str, learning_rate: float | Schedule | None = None) -> Any:
+    """Call the function that a part names, after those that its arguments name.
+
+    Args:
+        pointer: Where the part stands in the spec.
+        learning_rate: What stands in for a learning rate that is left out.
+
+    Raises:
+        PartError: If it does not take these values.
+    """
+    kind = part.kind  # type: ignore[attr-defined]
+    function = FAMILIES[_FAMILY_OF_MODEL[type(part)]][kind]
+    arguments: dict[str, Any] = {}
+    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+        value = _given(part, name)
+        if is_from_schedule(parameter) and value is None:
+            value = _stand_in(pointer, learning_rate)
+        elif value is _NOTHING:
+            continue
+        arguments[name] = _argument(value, parameter, f"{pointer}/{name}", learning_rate)
+    try:
+        return function(**arguments)
+    except (ValueError, TypeError, ArithmeticError, PurestepError) as error:
+        raise PartError(Problem("PS105", pointer, str(error))) from error
+
+
+_NOTHING = object()
+
+
+def _given(part: Model, name: str) -> Any:
+    """What a part says about an argument; nothing if that is the function's default."""
+    field = next((own for own, info in type(part).model_fields.items() if info.alias == name), None)
+    if field is None:
+        return _NOTHING
+    value, info = getattr(part, field), type(part).model_fields[field]
+    is_default = not info.is_required() and value == info.default and type(value) is type(info.default)
+    return None if is_default and value is None else _NOTHING if is_default else value
+
+
+def _stand_in(pointer: str, learning_rate: float | Schedule | None) -> float | Schedule:
+    if learning_rate is None:
+        raise PartError(Problem("PS103", pointer, "the field 'learning_rate' is missing; give it here, or strategy.schedule for all"))
+    return learning_rate
+
+
+def _argument(value: Any, parameter: inspect.Parameter, pointer: str, learning_rate: float | Schedule | None) -> Any:
+    if isinstance(value, Model):
+        return make(value, pointer, learning_rate)
+    if isinstance(value, tuple) and any(isinstance(item, Model) for item in value):
+        return [_argument(item, parameter, f"{pointer}/{i}", learning_rate) for i, item in enumerate(value)]
+    if isinstance(value, str) and "dtype" in parameter.name and value in DTYPES:
+        return DTYPES[value]
+    return value
+
+
+def make_rate(strategy: Strategy) -> float | Schedule | None:
+    """The learning rate of the strategy, if it has one."""
+    given = strategy.schedule
+    return make(given, "/strategy/schedule") if isinstance(given, Model) else given
+
+
+def make_optimizer(strategy: Strategy) -> GradientTransform:
+    """The chain of `update`."""
+    rate = make_rate(strategy)
+    parts = [make(part, f"/strategy/update/{i}", rate) for i, part in enumerate(strategy.update)]
+    try:
+        return chain(*parts)
+    except (ValueError, TypeError, PurestepError) as error:
+        raise PartError(Problem("PS108", "/strategy/update", str(error))) from error
+
+
+def make_loss(strategy: Strategy) -> ComposedLoss:
+    """The weighted sum of the terms."""
+    terms, weights = [], []
+    for i, part in enumerate(strategy.loss):
+        pointer, weight = f"/strategy/loss/{i}", part.weight
+        terms.append(make(part, pointer))
+        weights.append(make(weight, f"{pointer}/weight") if isinstance(weight, Model) else weight)
+    try:
+        loss = ComposedLoss(terms, weights=weights, normalize_weights=strategy.normalize_weights)
+        loss.check()
+    except (ValueError, TypeError, PurestepError) as error:
+        raise PartError(Problem("PS108", "/strategy/loss", str(error))) from error
+    return loss
+
+
+def make_hooks(strategy: Strategy) -> tuple[Any, ...]:
+    """The hooks, in order."""
+    return tuple(make(part, f"/strategy/hooks/{i}") for i, part in enumerate(strategy.hooks))
+
+
+def make_metrics(spec: Spec) -> tuple[Any, ...]:
+    """The metrics of the validation."""
+    chosen = spec.validation.metrics if spec.validation is not None else ()
+    return tuple(make(part, f"/validation/metrics/{i}") for i, part in enumerate(chosen))
+
+
+def learning_rate_curve(spec: Spec) -> Schedule | None:
+    """The learning rate over updates: that of the strategy, or the only one that a part of `update` gives."""
+    given = spec.strategy.schedule
+    rates = (
+        [given]
+        if given is not None
+        else [rate for part in spec.strategy.update if (rate := getattr(part, "learning_rate", None)) is not None]
+    )
+    if len(rates) != 1:
+        return None
+    return make(rates[0], "/strategy") if isinstance(rates[0], Model) else constant(rates[0])
+
+
+def takes_schedule(part: Model) -> bool:
+    """Whether a part, or one inside it, has left its learning rate to `strategy.schedule`."""
+    function = FAMILIES[_FAMILY_OF_MODEL[type(part)]][part.kind]  # type: ignore[attr-defined]
+    own = any(
+        is_from_schedule(p) and _given(part, name) is None for name, p in inspect.signature(function, eval_str=True).parameters.items()
+    )
+    return own or any(takes_schedule(inner) for inner in _values(part) if isinstance(inner, Model))
+
+
+def _values(part: Model) -> list[Any]:
+    return [getattr(part, name) for name in type(part).model_fields]
+
+
+def problems_of_parts(spec: Spec) -> list[Problem]:
+    """Build every part that the spec names by kind, and report those that their functions refuse, all of them."""
+    strategy = spec.strategy
+    makers: list[Callable[[], Any]] = [lambda: make_rate(strategy)]
+    rate: float | Schedule | None = 1.0  # a refused schedule is reported once, not by all that would use it
+    with contextlib.suppress(PartError):
+        rate = make_rate(strategy)
+    makers += [partial(make, part, f"/strategy/update/{i}", rate) for i, part in enumerate(strategy.update)]
+    makers += [partial(make, part, f"/strategy/loss/{i}") for i, part in enumerate(strategy.loss)]
+    makers += [partial(make, part, f"/strategy/hooks/{i}") for i, part in enumerate(strategy.hooks)]
+    makers += [lambda: make_optimizer(strategy), lambda: make_loss(strategy), lambda: make_metrics(spec)]
+    found = [problem for maker in makers if (problem := _refusal(maker)) is not None]
+    return list(dict.fromkeys(found))
+
+
+def _refusal(maker: Callable[[], Any]) -> Problem | None:
+    try:
+        maker()
+    except PartError as error:
+        return error.problem
+    return None
