@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .core import tree
+from .core.by_terms import CombineGradients
 from .core.epoch import build_end_epoch
 from .core.grad import ENGINES, Engine
 from .core.hook import Hook
@@ -48,6 +49,8 @@ class Training:
         microbatches: Cut every batch into so many parts, one after the other, with the result of the whole.
         grad_engine: `"autograd"`, `"func"`, or by where the step runs.
         ranks: Who else shares each batch; `ps.distributed.data_parallel` sets it.
+        combine_gradients: `fn(gradients, weights) -> gradient`, from the gradients of the terms, one backward each, and their weights;
+            `losses/gradient_surgery.py` has some. By default the gradient is that of the weighted sum.
 
     Raises:
         PatternError: If a pattern of `trainable` matches nothing.
@@ -75,12 +78,12 @@ class Training:
         microbatches: int = 1,
         grad_engine: Engine = "auto",
         ranks: Ranks = ALONE,
+        combine_gradients: CombineGradients | None = None,
     ):
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
         _check_choice("precision", precision, tuple(_AUTOCAST))
         _check_choice("grad_engine", grad_engine, ENGINES)
-        if precision == "fp16" and optimizer.scale_loss is None:
-            raise ValueError("precision='fp16' needs ps.dynamic_loss_scale() first in the chain, or small gradients vanish")
+        _check_together(precision, optimizer, combine_gradients, ranks)
         layout = make_layout(models)
         names = _trainable_names(models, layout, trainable)
         frozen = frozen_buffers(models, layout, names)
@@ -104,6 +107,7 @@ class Training:
             layout.single,
             _AUTOCAST[precision],
             ranks,
+            combine_gradients,
         )
         self.step = build_step(program.objective(), optimizer, hooks, microbatches, grad_engine)
         self.end_epoch = build_end_epoch(program.objective(), optimizer, hooks)
@@ -135,6 +139,13 @@ class Training:
 def _check_choice(what: str, value: Any, known: Sequence[str]) -> None:
     if value not in known:
         raise ValueError(f"{what}: unknown value {value!r} (known: {', '.join(known)})")
+
+
+def _check_together(precision: str, optimizer: GradientTransform, combine_gradients: CombineGradients | None, ranks: Ranks) -> None:
+    if precision == "fp16" and optimizer.scale_loss is None:
+        raise ValueError("precision='fp16' needs ps.dynamic_loss_scale() first in the chain, or small gradients vanish")
+    if combine_gradients is not None and ranks.world_size > 1:
+        raise ValueError("combine_gradients needs the gradients of the whole batch, which no rank has; train in one process")
 
 
 def _call_model(models: Any, batch: Any) -> Any:
@@ -172,6 +183,7 @@ class _Program:
     single: bool
     autocast: torch.dtype | None
     ranks: Ranks
+    combine: CombineGradients | None
 
     def objective(self) -> Objective:
         return Objective(
@@ -185,6 +197,7 @@ class _Program:
             merge_buffers=self.join,
             context=self.context,
             ranks=self.ranks,
+            combine=self.combine,
         )
 
     def split(self, params: Tree) -> tuple[Tree, Tree]:

@@ -50,6 +50,8 @@ class Objective(NamedTuple):
     """Who else shares the batch."""
     report: Callable[[Any], Metrics] = lambda predictions: {}
     """Metrics out of the predictions."""
+    combine: Callable[[Sequence[Tree], Sequence[Tensor]], Tree] | None = None
+    """`combine(gradients, weights)`: one gradient out of those of the terms; None: that of the weighted sum."""
 
 
 class Cut(NamedTuple):
@@ -94,29 +96,29 @@ def gradient_over_cuts(
     trainable, rest = objective.split(state.params)
     ranks = objective.ranks
     if len(cuts) == 1:
-        gradient, cut = _gradient_of_cut(objective, optimizer, hooks, engine, state, trainable, rest, _Share(cuts[0], 0, 1, None), state)
-        return gradient, _reported(cut, cut.loss.sums) if ranks.world_size > 1 else cut
+        gradient, cut = _gradient_of_cut(objective, optimizer, hooks, engine, state, trainable, rest, Share(cuts[0], 0, 1, None), state)
+        return gradient, reported(cut, cut.loss.sums) if ranks.world_size > 1 else cut
     terms = objective.weights(state.counters)[0]
     divide_at_end = len(terms) == 1 and not any({Stage.AFTER_LOSS, Stage.BEFORE_BACKWARD} & hook.stages for hook in hooks)
-    whole = {name: scalar_like(trainable, 1.0) for name in terms} if divide_at_end else _denominators(objective, state, cuts)
+    whole = {name: scalar_like(trainable, 1.0) for name in terms} if divide_at_end else denominators_over_cuts(objective, state, cuts)
     gradients, parts, carried = [], [], state
     for i, batch in enumerate(cuts):
-        share = _Share(batch, i, len(cuts), whole)
+        share = Share(batch, i, len(cuts), whole)
         gradient, cut = _gradient_of_cut(objective, optimizer, hooks, engine, state, trainable, rest, share, carried)
         buffers = objective.merge_buffers(carried.buffers, cut.buffers)
         carried = dataclasses.replace(carried, buffers=buffers, hook_state=cut.hook_state)
         gradients.append(gradient)
         parts.append(cut)
-    gradient, cut = _sum_gradients(gradients), _join_cuts(parts, carried.buffers)
+    gradient, cut = _sum_gradients(gradients), join_cuts(parts, carried.buffers)
     sums = _over_ranks(ranks, cut.loss.sums)
     if divide_at_end:
         (part,) = sums.values()
         factor = divide(torch.ones_like(part.denominator), part.denominator)
         gradient = gradient._replace(grads=tree.map(lambda g: g * factor.to(g.dtype), gradient.grads))
-    return gradient, _reported(cut, sums)
+    return gradient, reported(cut, sums)
 
 
-class _Share(NamedTuple):
+class Share(NamedTuple):
     """One cut, and what it must know of the whole."""
 
     batch: Any
@@ -133,11 +135,11 @@ def _gradient_of_cut(
     state: TrainState,
     trainable: Tree,
     rest: Tree,
-    share: _Share,
+    share: Share,
     carried: TrainState,
 ) -> tuple[Gradient, Cut]:
     def differentiated(params: Tree) -> tuple[Tensor, Cut]:
-        cut = _run_cut(objective, hooks, dataclasses.replace(carried, params=objective.join(params, rest)), share)
+        cut = run_cut(objective, hooks, dataclasses.replace(carried, params=objective.join(params, rest)), share)
         loss = cut.loss.total
         return loss if optimizer.scale_loss is None else optimizer.scale_loss(loss, state.opt_state), cut
 
@@ -164,7 +166,7 @@ def _over_ranks(ranks: Ranks, sums: dict[str, Sums]) -> dict[str, Sums]:
     return dict(zip(sums, whole, strict=True))
 
 
-def _reported(cut: Cut, sums: dict[str, Sums]) -> Cut:
+def reported(cut: Cut, sums: dict[str, Sums]) -> Cut:
     """The same cut, its loss that of the whole batch: what was differentiated is a share of it."""
     total = total_loss(sums, cut.loss.weights)
     for penalty in cut.loss.penalties.values():
@@ -172,7 +174,7 @@ def _reported(cut: Cut, sums: dict[str, Sums]) -> Cut:
     return cut._replace(loss=dataclasses.replace(cut.loss, total=total, sums=sums))
 
 
-def _run_cut(objective: Objective, hooks: Sequence[Hook], state: TrainState, share: _Share) -> Cut:
+def run_cut(objective: Objective, hooks: Sequence[Hook], state: TrainState, share: Share) -> Cut:
     """The stages from BEFORE_BATCH to BEFORE_BACKWARD, on one cut, at the parameters of `state`."""
     ranks = objective.ranks
     num_shares = share.num_cuts * ranks.world_size
@@ -208,7 +210,7 @@ def _run_cut(objective: Objective, hooks: Sequence[Hook], state: TrainState, sha
     return Cut(ctx.loss, ctx.predictions, ctx.targets, ctx.batch, changed, states, metrics)
 
 
-def _denominators(objective: Objective, state: TrainState, cuts: Sequence[Any]) -> dict[str, Tensor]:
+def denominators_over_cuts(objective: Objective, state: TrainState, cuts: Sequence[Any]) -> dict[str, Tensor]:
     """Denominator of each term over all cuts, from a forward pass that leaves no trace (dead code where a graph is compiled)."""
     key = rng.fold_in(state.seed, state.counters.batch_count)
     found = []
@@ -221,7 +223,7 @@ def _denominators(objective: Objective, state: TrainState, cuts: Sequence[Any]) 
     return {name: part.denominator for name, part in _over_ranks(objective.ranks, whole).items()}
 
 
-def _join_cuts(parts: Sequence[Cut], buffers: Tree) -> Cut:
+def join_cuts(parts: Sequence[Cut], buffers: Tree) -> Cut:
     """One record of the whole batch: sums merged, metrics of hooks averaged, the rest as a tuple by cut."""
     last = parts[-1]
     sums = {name: merge_sums([part.loss.sums[name] for part in parts]) for name in last.loss.sums}

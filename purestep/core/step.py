@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from . import rng, tree
+from .by_terms import gradient_by_terms
 from .grad import Engine, Gradient
 from .hook import Hook, Stage, StepContext, check_hooks, run_hooks
 from .loss import LossOutput, as_sums
@@ -63,7 +64,8 @@ def build_step(
 
     def run(update: Callable[..., _Update], state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
         cuts = objective.cut(batch, microbatches)
-        gradient, cut = gradient_over_cuts(objective, optimizer, hooks, engine, state, cuts)
+        differentiate = gradient_over_cuts if objective.combine is None else gradient_by_terms
+        gradient, cut = differentiate(objective, optimizer, hooks, engine, state, cuts)
         if torch.compiler.is_dynamo_compiling():
             gradient = gradient._replace(unreached=tuple(known))  # Dynamo cannot find out; an earlier call outside it could
         _warn_unreached(gradient.unreached, known)
