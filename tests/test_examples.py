@@ -35,6 +35,12 @@ SHOWN = {
         "spread_elsewhere": lambda x: x > 0.1,
         "alone_or_together": lambda x: x <= 1e-10,
     },
+    "gradient_surgery": {
+        "weighted_sum/second": lambda x: x > 0.2,
+        "project_conflicts/second": lambda x: x < 0.5,
+        "balance_norms/second": lambda x: x < 0.1,
+        "own/second": lambda x: x < 0.4,
+    },
     "half_precision": {
         "loss_after": lambda x: x < 0.1,
         "skipped": lambda x: x >= 1,
