@@ -12,6 +12,9 @@ from .program import Program
 COMMANDS = {
     "demo": "demo.command",
     "doctor": "doctor",
+    "schema": "schema",
+    "spec": "spec.group",
+    "train": "train",
 }
 """Where each command lives, relative to this package."""
 

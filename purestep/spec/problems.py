@@ -23,6 +23,7 @@ CODES = {
     "PS307": "a warm-up longer than the run",
     "PS309": "half precision without clipping",
     "PS311": "the run directory is taken",
+    "PS312": "training and validation share frames",
     "PS501": "a target that is not trusted",
     "PS502": "a target that cannot be imported",
     "PS503": "a target of the wrong kind",

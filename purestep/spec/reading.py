@@ -130,3 +130,8 @@ def _scales_loss(spec: Spec) -> bool:
 def document_of(spec: Spec) -> dict[str, Any]:
     """The spec as plain JSON, defaults written out."""
     return spec.model_dump(mode="json", by_alias=True)
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of specs."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Spec.model_json_schema(by_alias=True)}

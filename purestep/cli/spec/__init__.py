@@ -1,0 +1,1 @@
+"""The commands `purestep spec ...`: specs that are checked, described, run and resumed."""

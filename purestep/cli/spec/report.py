@@ -1,0 +1,81 @@
+"""The command `purestep spec report`: what a spec will do, and what looks wrong with it."""
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .. import documents
+from ..exits import ExitCode, tell
+
+if TYPE_CHECKING:
+    from ...spec.summary import Summary
+
+
+@click.command(
+    "report",
+    short_help="Say what a spec will do.",
+    help="""Say what a spec will do: models, order of the updates, learning rate, data, output; and warn of what looks wrong.
+
+    \b
+      purestep spec report train.json
+      purestep spec report train.json --strict    exit code 3 if there is a warning
+
+    Nothing that the spec names is imported.""",
+)
+@click.argument("path", metavar="SPEC")
+@click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="A value in the place of the spec's.")
+@click.option("--trust", multiple=True, metavar="PREFIX", help="What the run will be given.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--strict", is_flag=True, help="A warning is a failure.")
+@click.option("--width", type=click.IntRange(8, 400), default=64, show_default=True, help="Of the learning-rate curve.")
+def command(path: str, overrides: tuple[str, ...], trust: tuple[str, ...], as_json: bool, strict: bool, width: int) -> int:
+    """Describe it."""
+    from ...spec.building import absolute
+    from ...spec.reading import read_spec
+    from ...spec.summary import summarize
+    from .granting import granted
+
+    spec = absolute(read_spec(path, overrides), os.path.dirname(path))
+    summary = summarize(spec, granted(trust), width)
+    if as_json:
+        warnings = [{"code": w.code, "pointer": w.pointer, "message": w.message} for w in summary.warnings]
+        documents.emit({"schema": "purestep.spec-report/1", **summary.facts, "warnings": warnings})
+    else:
+        click.echo(_text(summary))
+    count = len(summary.warnings)
+    tell(f"0 errors, {count} warning{'' if count == 1 else 's'}")
+    return int(ExitCode.SPEC if strict and count else ExitCode.DONE)
+
+
+def _text(summary: "Summary") -> str:
+    facts, runtime = summary.facts, summary.facts["runtime"]
+    compiled = "compiled" if runtime["compile"] else "not compiled"
+    lines = [f"{facts['name']} · train · {facts['length']} · {runtime['precision']} · {compiled} · seed {runtime['seed']}"]
+    models = facts["models"].items()
+    rows: list[tuple[str, Any]] = [
+        ("model", "; ".join(f"{name} = {text}" for name, text in models) or "none"),
+        ("loss", " + ".join(facts["loss"])),
+        ("update", " → ".join(facts["update"])),
+        ("hooks", ", ".join(facts["hooks"]) or "none"),
+        ("data", _data(facts["data"])),
+        ("validation", _data(facts["validation"]) if facts["validation"] else "none"),
+        ("output", f"{facts['output']['run_dir']}   checkpoints {_checkpoints(facts['output']['checkpoints'])}"),
+    ]
+    lines += [f"  {name:<11}{text}" for name, text in rows]
+    if summary.curve is not None:
+        lines += ["  lr", *(f"  {line}" for line in summary.curve.split("\n"))]
+    return "\n".join([*lines, *(f"warning {warning.text()}" for warning in summary.warnings)])
+
+
+def _data(data: dict[str, Any]) -> str:
+    frames = "" if data.get("frames") is None else f"  {data['frames']:,} frames, {data['batch_size']} in a batch"
+    part = "" if data["split"] is None else f" ({data['split']})"
+    return f"{', '.join(data['paths'])}{part}{frames}"
+
+
+def _checkpoints(settings: dict[str, Any] | None) -> str:
+    if settings is None:
+        return "off"
+    periods = [f"every {settings[f'every_n_{unit}']} {unit}" for unit in ("steps", "epochs") if settings[f"every_n_{unit}"] is not None]
+    return f"{' and '.join(periods) or 'at the end'}, keep {settings['keep_last']}"

@@ -1,0 +1,137 @@
+"""What a spec will do, before it does it: a plain description, and warnings. No target is imported, no model is made."""
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from ..errors import DataError
+from ..schedules import plot
+from .building import SHIPPED, missing_paths, open_store
+from .envelope import Spec
+from .families import Model
+from .parts import learning_rate_curve
+from .problems import Problem
+from .trust import is_trusted
+
+
+class Summary(NamedTuple):
+    """What a report says."""
+
+    facts: dict[str, Any]
+    """Plain JSON."""
+    curve: str | None
+    """The learning rate as a picture."""
+    warnings: tuple[Problem, ...]
+
+
+def summarize(spec: Spec, trust: Sequence[str] = (), width: int = 64) -> Summary:
+    """Describe a run, and find what looks wrong with it.
+
+    Args:
+        spec: With absolute paths.
+        trust: What will be trusted, to say what else is needed.
+        width: Of the picture, in characters.
+    """
+    strategy, data = spec.strategy, spec.dataset
+    num_frames = _count(data.paths, data.split)
+    steps = strategy.num_steps or _steps(spec, num_frames)
+    rate = learning_rate_curve(spec)
+    facts = {
+        "name": spec.name,
+        "length": f"{strategy.num_steps:,} updates" if strategy.num_steps else f"{strategy.num_epochs:,} epochs",
+        "num_steps": steps,
+        "models": {name: _model(target.cls_path, trust) for name, target in strategy.model_specs.items()},
+        "update": [text_of(part) for part in strategy.update],
+        "loss": [f"{_weight(part.weight)} {text_of(part, leave_out=('weight',))}" for part in strategy.loss],
+        "hooks": [text_of(part) for part in strategy.hooks],
+        "trainable": list(strategy.trainable),
+        "data": {"paths": list(data.paths), "split": data.split, "frames": num_frames, "batch_size": data.batch_size},
+        "validation": {"paths": list(data.validation_paths or data.paths), "split": data.validation_split} if _validates(spec) else None,
+        "output": {"run_dir": spec.output.run_dir, "checkpoints": _checkpoints(spec)},
+        "runtime": spec.runtime.model_dump(mode="json"),
+    }
+    curve = plot(rate, steps, width=width) if rate is not None and steps else None
+    return Summary(facts, curve, tuple(_warnings(spec, steps)))
+
+
+def text_of(part: Model, leave_out: Sequence[str] = ()) -> str:
+    """A part as it would be called, without what is left at its default."""
+    shown = []
+    for name, info in type(part).model_fields.items():
+        value = getattr(part, name)
+        if name != "kind" and name not in leave_out and (info.is_required() or value != info.default):
+            shown.append(f"{info.alias or name}={text_of(value) if isinstance(value, Model) else _plain(value)}")
+    return f"{part.kind}({', '.join(shown)})"  # type: ignore[attr-defined]
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(text_of(item) if isinstance(item, Model) else _plain(item) for item in value)}]"
+    return repr(value)
+
+
+def _weight(weight: Any) -> str:
+    return f"{text_of(weight)} *" if isinstance(weight, Model) else f"{weight:g} *"
+
+
+def _model(cls_path: str, trust: Sequence[str]) -> str:
+    need = "" if is_trusted(cls_path, trust) else f"; run needs --trust {cls_path.rpartition('.')[0]}"
+    return f"{cls_path} (not imported{need})"
+
+
+def _validates(spec: Spec) -> bool:
+    return bool(spec.dataset.validation_paths) or spec.dataset.validation_split is not None
+
+
+def _checkpoints(spec: Spec) -> dict[str, Any] | None:
+    return spec.output.checkpoints.model_dump(mode="json") if spec.output.checkpoints is not None else None
+
+
+def _count(paths: Sequence[str], split: str | None) -> int | None:
+    """Frames of all stores together; None if one of them cannot be read, which the run will say."""
+    try:
+        stores = [open_store(path) for path in paths]
+        return sum(len(store) if split is None else len(store.split(split)) for store in stores)
+    except (DataError, OSError):
+        return None
+
+
+def _steps(spec: Spec, num_frames: int | None) -> int | None:
+    """Updates of a run that is as long as its epochs."""
+    if num_frames is None or spec.strategy.num_epochs is None:
+        return None
+    whole, rest = divmod(num_frames, spec.dataset.batch_size)
+    return spec.strategy.num_epochs * (whole + (1 if rest and spec.dataset.last != "drop" else 0)) or None
+
+
+def _shares_frames(spec: Spec) -> bool:
+    """Whether a store stands on both sides, and the parts do not keep them apart."""
+    data = spec.dataset
+    same_store = _validates(spec) and not set(data.paths).isdisjoint(data.validation_paths or data.paths)
+    return same_store and (data.split is None or data.validation_split in (None, data.split))
+
+
+def _warnings(spec: Spec, steps: int | None) -> Iterator[Problem]:
+    strategy = spec.strategy
+    if not strategy.model_specs:
+        yield Problem("PS303", "/strategy/model_specs", "there is no model; the run will be refused until one is named")
+    for pointer, path in missing_paths(spec):
+        yield Problem("PS304", pointer, f"there is no directory {path}")
+    if not _validates(spec):
+        yield Problem(
+            "PS301", "/dataset/validation_paths", "no validation data; nobody will know how good the model is on frames it never saw"
+        )
+    if _shares_frames(spec):
+        yield Problem("PS312", "/dataset", "training and validation share frames, so the validation says nothing")
+    if spec.output.checkpoints is None:
+        yield Problem("PS302", "/output/checkpoints", "no checkpoints; a run that is interrupted is lost")
+    warmup = getattr(strategy.schedule, "warmup_steps", None)
+    if warmup is not None and steps is not None and warmup >= steps:
+        yield Problem(
+            "PS307", "/strategy/schedule/warmup_steps", f"the warm-up of {warmup:g} updates is not over when the run ends, at {steps}"
+        )
+    if spec.runtime.precision != "fp32" and not any("clip" in part.kind for part in strategy.update):
+        yield Problem("PS309", "/strategy/update", f"{spec.runtime.precision} without clipping: one bad batch can spoil the weights")
+    run_dir = spec.output.run_dir
+    if not run_dir.startswith(SHIPPED) and os.path.isdir(run_dir) and os.listdir(run_dir):
+        yield Problem("PS311", "/output/run_dir", f"{run_dir} is not empty, and a run is never written over another")

@@ -1,0 +1,68 @@
+"""Specs to begin with, as plain data: no store is opened and nothing heavy is imported."""
+
+import os
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+Preset = Literal["adamw", "sgd"]
+PRESETS = get_args(Preset)
+
+
+def template(
+    paths: Sequence[str],
+    run_dir: str,
+    *,
+    learning_rate: float = 1e-3,
+    num_steps: int | None = None,
+    num_epochs: int | None = None,
+    validation_paths: Sequence[str] = (),
+    batch_size: int = 32,
+    model: str | None = None,
+    preset: Preset = "adamw",
+    device: str = "auto",
+    name: str = "run",
+) -> dict[str, Any]:
+    """A spec for energies and forces, to be read and changed.
+
+    Args:
+        paths: Stores; they need not exist yet.
+        run_dir: Where the run will write.
+        learning_rate: Its peak.
+        num_steps: Length of the run in updates, with a warm-up and a cosine decay over it.
+        num_epochs: Length in passes over the data, with a constant learning rate, since nobody has counted their batches.
+        model: Dotted path of the model; without it `strategy.model_specs` is left empty, and has to be filled in.
+    """
+    schedule: Any = learning_rate
+    if num_steps is not None:
+        schedule = {
+            "kind": "warmup_cosine_decay",
+            "init_value": 0.0,
+            "peak_value": learning_rate,
+            "warmup_steps": num_steps // 20,
+            "decay_steps": num_steps,
+        }
+    optimizer = {"kind": "adamw", "weight_decay": 0.01} if preset == "adamw" else {"kind": "sgd", "momentum": 0.9}
+    length = {"num_steps": num_steps} if num_steps is not None else {"num_epochs": num_epochs}
+    dataset: dict[str, Any] = {"paths": list(paths), "batch_size": batch_size, "reference_energies": "store"}
+    spec: dict[str, Any] = {"spec_version": 1, "name": name, "workflow": "train"}
+    spec["dataset"] = {**dataset, "validation_paths": list(validation_paths)} if validation_paths else dataset
+    if validation_paths:
+        spec["validation"] = {"every_n_epochs": 1, "metrics": [{"kind": "EnergyErrors"}, {"kind": "ForceErrors"}]}
+    spec["strategy"] = {
+        "model_specs": {"main": {"cls_path": model}} if model is not None else {},
+        "loss": [{"kind": "EnergyMAELoss", "weight": 1.0}, {"kind": "ForceL2NormLoss", "weight": 1.0}],
+        "update": [{"kind": "skip_nonfinite"}, {"kind": "clip_by_global_norm", "max_norm": 10.0}, optimizer],
+        "schedule": schedule,
+        **length,
+        "hooks": [{"kind": "ema", "decay": 0.999}],
+    }
+    spec["output"] = {"run_dir": run_dir, "checkpoints": {"every_n_steps": 500, "keep_last": 3}}
+    spec["runtime"] = {"seed": 0, "device": device}
+    return spec
+
+
+def relative_to(path: str, directory: str) -> str:
+    """A path of the command line, as a spec in `directory` has to write it."""
+    if os.path.isabs(path) or path.startswith("shipped:"):
+        return path
+    return os.path.relpath(path, directory or ".")
