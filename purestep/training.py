@@ -16,7 +16,7 @@ from .core.grad import ENGINES, Engine
 from .core.hook import Hook
 from .core.loss import Composable, ComposedLoss, Sums, as_loss, read_targets
 from .core.module import Models, Skeleton, frozen_buffers, frozen_by_user, make_layout, read
-from .core.objective import Objective, cut_batch
+from .core.objective import Objective, cut_batch, own_copy
 from .core.randomness import KeyedRandomness
 from .core.ranks import ALONE, Ranks
 from .core.recompute import Recomputable
@@ -244,7 +244,9 @@ class _Program:
         check_not_consumed(state, "evaluate")
         params = state.params if params is None else params
         buffers = state.buffers if buffers is None else buffers
-        with torch.enable_grad(), self.context(params), KeyedRandomness(_no_randomness):  # a potential differentiates its energy
+        differentiable = torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext()
+        with differentiable, torch.enable_grad(), self.context(params), KeyedRandomness(_no_randomness):  # potentials differentiate
+            batch = own_copy(batch)
             predictions, _ = self.eval.call(self.forward_fn, params, buffers, batch)
             sums = self.loss.sums(predictions, self.targets(predictions, batch), batch)
         return tree.map(_detach, (predictions, sums))

@@ -79,7 +79,7 @@ def validate(training: Training, state: TrainState, validation: Validation, eval
         parameters were used).
 
     Raises:
-        DataError: If the data is empty.
+        DataError: If the data is empty, or none of it has a label for some term of the loss.
     """
     found = training.ranks.together(lambda: _pass(training, state, validation, evaluate))
     found = _over_ranks(training.ranks, found, _loss_of(training, validation).names)
@@ -149,6 +149,11 @@ def _add(total: tuple[Tensor, Tensor] | None, part: Sums) -> tuple[Tensor, Tenso
 
 def _losses(training: Training, validation: Validation, state: TrainState, totals: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, float]:
     weights, _ = _loss_of(training, validation).weights(state.counters.step_count, state.counters.epoch_count)
+    if empty := [name for name, (_, denominator) in totals.items() if float(denominator) == 0.0]:
+        raise DataError(
+            f"Validation: none of the data has a label for the loss term {', '.join(empty)}, so its mean would be a perfect 0; "
+            "check the keys of the data, or give the validation a loss without it"
+        )
     means = {name: divide(*pair) for name, pair in totals.items()}
     summary = {"loss/total": float(sum(weights[name] * mean for name, mean in means.items()))}
     for name, mean in means.items():

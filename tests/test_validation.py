@@ -115,3 +115,34 @@ def test_the_loss_of_training_is_that_of_validation_at_the_same_weights():
     state = tr.init()
     _, sums = tr.evaluate(state, data[0])
     assert validate(tr, state, ps.Validation(data))["loss/total"] == float(sums["MSELoss"].numerator / sums["MSELoss"].denominator)
+
+
+def test_a_term_without_any_label_is_an_error_and_no_perfect_score():
+    tr = training(loss=mean_squared_error(ignore_nonfinite=True))
+    unlabelled = [{**batch, "y": torch.full_like(batch["y"], float("nan"))} for batch in batches(2)]
+    with pytest.raises(DataError, match="none of the data has a label for the loss term MSELoss"):
+        validate(tr, tr.init(), ps.Validation(unlabelled))
+
+
+class OwnPotential(torch.nn.Module):
+    """A potential that marks its input, and differentiates, by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(4))
+
+    def forward(self, batch):
+        positions = batch["x"].requires_grad_(True)
+        energy = (self.weight * positions).sin().sum()
+        (gradient,) = torch.autograd.grad(energy, positions, create_graph=True)
+        return {"y": -gradient}
+
+
+def test_a_potential_that_marks_its_input_works_everywhere_and_leaves_the_batch_alone():
+    tr, batch = training(OwnPotential().double(), forward=lambda model, batch: model(batch)), batches(1)[0]
+    state, _ = tr.step(tr.init(), batch)
+    here, _ = tr.evaluate(state, batch)
+    with torch.inference_mode():
+        there, _ = tr.evaluate(state, batch)
+    assert torch.equal(here["y"], there["y"])
+    assert not batch["x"].requires_grad

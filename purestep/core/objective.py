@@ -66,6 +66,11 @@ class Cut(NamedTuple):
     metrics: Metrics
 
 
+def own_copy(batch: Any) -> Any:
+    """The batch in memory of its own: models call `requires_grad_` on what they are given, or write into it."""
+    return tree.map(lambda x: x.detach().clone() if isinstance(x, Tensor) else x, batch)
+
+
 def cut_batch(batch: Any, parts: int) -> Sequence[Any]:
     """A batch in parts: a tuple or list of `parts` batches as it is; by the batch's own `cut(parts)`; else along the first axis.
 
@@ -178,7 +183,7 @@ def run_cut(objective: Objective, hooks: Sequence[Hook], state: TrainState, shar
     """The stages from BEFORE_BATCH to BEFORE_BACKWARD, on one cut, at the parameters of `state`."""
     ranks = objective.ranks
     num_shares = share.num_cuts * ranks.world_size
-    ctx = StepContext(Stage.BEFORE_BATCH, share.batch, state.counters, state.params, state.buffers, state.seed, {})
+    ctx = StepContext(Stage.BEFORE_BATCH, own_copy(share.batch), state.counters, state.params, state.buffers, state.seed, {})
     states, ctx = run_hooks(hooks, Stage.BEFORE_BATCH, state.hook_state, ctx)
     states, ctx = run_hooks(hooks, Stage.BEFORE_FORWARD, states, ctx)
 

@@ -6,7 +6,6 @@ run with the mode still on; everything else that would draw from a global genera
 Dynamo hides) is refused by `ps.compile`, which looks at the graph.
 """
 
-import inspect
 import itertools
 import math
 import types
@@ -256,9 +255,20 @@ _KEYED: dict[Callable, Callable] = {
 }
 
 
+class _Unchecked:
+    """`torch`, as seen by a function whose first question, whether a mode is on, is to be answered no."""
+
+    overrides = types.SimpleNamespace(has_torch_function_variadic=lambda *args: False)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+
 def _with_mode_inside(function: Any) -> Callable:
     """The same Python body, but its first question, whether a mode is on, is answered no: what it calls still meets the mode."""
-    names = {name: (lambda *args: False) for name in function.__globals__ if name.startswith("has_torch_function")}
+    names: dict[str, Any] = {name: (lambda *args: False) for name in function.__globals__ if name.startswith("has_torch_function")}
+    if not names:
+        names = {"torch": _Unchecked()}
     clone = types.FunctionType(
         function.__code__, {**function.__globals__, **names}, function.__name__, function.__defaults__, function.__closure__
     )
@@ -266,9 +276,14 @@ def _with_mode_inside(function: Any) -> Callable:
     return clone
 
 
-_COMPOSITE: dict[Callable, Callable] = {F.multi_head_attention_forward: _with_mode_inside(F.multi_head_attention_forward)}
-if inspect.isfunction(F.gumbel_softmax):
-    _COMPOSITE[F.gumbel_softmax] = _with_mode_inside(F.gumbel_softmax)
+_COMPOSITE: dict[Callable, Callable] = {
+    function: _with_mode_inside(function)
+    for function in (
+        F.multi_head_attention_forward,
+        F.gumbel_softmax,
+        *(getattr(nn.init, name) for name in ("uniform_", "normal_", "kaiming_uniform_", "kaiming_normal_")),
+    )
+}
 
 
 # --- refused ------------------------------------------------------------------------------------------------------
@@ -287,11 +302,6 @@ def _recurrent_dropout(*args: Any, **kwargs: Any) -> bool:
     return any(isinstance(rate, float) and rate > 0.0 and train is True for rate, train in itertools.pairwise(args))
 
 
-_RANDOM_INITIALISERS = (
-    *("uniform_", "normal_", "trunc_normal_", "xavier_uniform_", "xavier_normal_"),
-    *("kaiming_uniform_", "kaiming_normal_", "orthogonal_", "sparse_"),
-)
-
 _REFUSED_WHEN: dict[Callable, Callable[..., bool]] = {
     **{getattr(torch, name): _always for name in ("multinomial", "poisson", "binomial", "_standard_gamma", "_sample_dirichlet")},
     **{getattr(Tensor, name): _always for name in ("random_", "cauchy_", "log_normal_", "geometric_", "multinomial")},
@@ -303,7 +313,6 @@ _REFUSED_WHEN: dict[Callable, Callable[..., bool]] = {
     },
     torch.native_dropout: _training,
     **{getattr(F, name): _training for name in ("feature_alpha_dropout", "rrelu")},
-    **{getattr(nn.init, name): _always for name in _RANDOM_INITIALISERS},
     F.fractional_max_pool2d: _always,
     F.fractional_max_pool3d: _always,
     **{getattr(torch, name): _recurrent_dropout for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},

@@ -24,6 +24,9 @@ from .entropy import (
     weighted_logsoftmax,
 )
 from .forces import ForceHuberLoss, ForceL2NormLoss, ForceMAELoss, ForceMSELoss
+from .gradient_surgery import balance_norms as balance_norms
+from .gradient_surgery import project_conflicts as project_conflicts
+from .gradient_surgery import weighted_sum as weighted_sum
 from .margins import (
     hinge_loss,
     make_fenchel_young_loss,
