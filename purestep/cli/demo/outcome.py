@@ -7,16 +7,17 @@ from typing import Any
 import numpy as np
 import safetensors.torch
 import torch
+from torch import nn
 
 from ...core import tree
 from ...core.state import TrainState
 from ...data import AtomicStore, Loader, PreparedFrames, collate, shipped
 from ...data.references import sum_of_references
 from ...hooks import average
-from ...models import PaiNN
 from ...reporting import learning_curves, parity, read_metrics
 from .. import documents
 from . import layout
+from .committee import Committee
 from .pieces import EVALUATION_BATCH, model_settings
 from .recipe import Recipe
 
@@ -45,6 +46,7 @@ def write_outcome(run_dir: str, recipe: Recipe, state: TrainState) -> None:
             "num_test_frames": found["num_frames"],
             "num_test_molecules": found["num_molecules"],
             "num_parameters": num_parameters,
+            "num_members": recipe.num_members,
             "num_steps": int(state.counters.step_count),
             "device": str(device),
             "data_fingerprint": store.fingerprint,
@@ -57,27 +59,30 @@ def write_outcome(run_dir: str, recipe: Recipe, state: TrainState) -> None:
 def export(path: str, recipe: Recipe, state: TrainState, reference_energies: dict[int, float]) -> None:
     """Write the averaged weights as plain safetensors that give total energies, with the arguments of the model beside them."""
     params, buffers = average(state, "ema")
-    settings = {
-        **model_settings(recipe),
-        "reference_energies": {str(number): value for number, value in sorted(reference_energies.items())},
+    references = {str(number): value for number, value in sorted(reference_energies.items())}
+    model = Committee(recipe.num_members, {**model_settings(recipe), "reference_energies": reference_energies})
+    tables = {name: leaf for name, leaf in model.state_dict().items() if name.endswith("reference_table")}
+    tensors = {name: leaf.detach().cpu().clone() for name, leaf in {**params, **buffers, **tables}.items()}
+    about = {
+        "model": "mean of purestep.models.PaiNN, one for each members.<number>",
+        "num_members": recipe.num_members,
+        "arguments": {**model_settings(recipe), "reference_energies": references},
+        "units": {"energy": "eV", "forces": "eV/Angstrom"},
     }
-    table = PaiNN(**model_settings(recipe), reference_energies=reference_energies).state_dict()["reference_table"]
-    tensors = {name: leaf.detach().cpu().contiguous() for name, leaf in {**params, **buffers, "reference_table": table}.items()}
-    about = {"class": "purestep.models.PaiNN", "arguments": settings, "units": {"energy": "eV", "forces": "eV/Angstrom"}}
     safetensors.torch.save_file(tensors, path, metadata={METADATA: json.dumps(about)})
 
 
-def load_model(path: str) -> PaiNN:
+def load_model(path: str) -> Committee:
     """The model that a file written by `export` holds."""
     with safetensors.safe_open(path, framework="pt") as file:
-        arguments = json.loads(file.metadata()[METADATA])["arguments"]
-    references = {int(number): value for number, value in arguments.pop("reference_energies").items()}
-    model = PaiNN(**arguments, reference_energies=references)
+        about = json.loads(file.metadata()[METADATA])
+    references = {int(number): value for number, value in about["arguments"].pop("reference_energies").items()}
+    model = Committee(about["num_members"], {**about["arguments"], "reference_energies": references})
     model.load_state_dict(safetensors.torch.load_file(path))
     return model.eval()
 
 
-def predict(model: PaiNN, store: AtomicStore, cutoff: float) -> dict[str, Any]:
+def predict(model: nn.Module, store: AtomicStore, cutoff: float) -> dict[str, Any]:
     """True and predicted values on the test molecules: energies per atom above the free atoms `(F,)`, force components `(3 N,)`."""
     test = store.split("test")
     device = next(model.parameters()).device

@@ -7,14 +7,13 @@ import torch
 from ...core.transform import chain
 from ...data import Loader, PreparedFrames, collate, shipped
 from ...hooks import ema
-from ...losses import EnergyMAELoss, ForceL2NormLoss
 from ...metrics import EnergyErrors, ForceErrors
-from ...models import PaiNN
 from ...optimizers import adamw
 from ...schedules import warmup_cosine_decay
 from ...training import Training
-from ...transforms import clip_by_global_norm, skip_nonfinite
+from ...transforms import clip_by_global_norm, skip_nonfinite, skip_spikes
 from ...validation import Validation
+from .committee import Committee, committee_loss
 from .recipe import Recipe
 
 EVALUATION_BATCH = 64
@@ -29,28 +28,31 @@ class Pieces(NamedTuple):
 
 
 def model_settings(recipe: Recipe) -> dict[str, Any]:
-    """Arguments of the model that is trained, which sees energies above those of the free atoms."""
+    """Arguments of each potential in training, which sees energies above those of the free atoms."""
     sizes = {"hidden_size": recipe.hidden_size, "num_layers": recipe.num_layers, "num_radial": recipe.num_radial}
     return {**sizes, "cutoff": recipe.cutoff}
 
 
-def make_model(recipe: Recipe) -> PaiNN:
-    """The model with weights that the seed decides."""
+def make_model(recipe: Recipe) -> Committee:
+    """The potentials, with weights that the seed decides."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        return PaiNN(**model_settings(recipe))
+        return Committee(recipe.num_members, model_settings(recipe))
 
 
-def make_training(recipe: Recipe, model: PaiNN) -> Training:
-    """Model, loss, optimizer and average as one training.
-
-    Lengths of errors rather than their squares: few frames are far from equilibrium, and squares would be about those.
-    """
+def make_training(recipe: Recipe, model: Committee) -> Training:
+    """Model, loss, optimizer and average as one training."""
     rate = warmup_cosine_decay(0.0, recipe.peak_learning_rate, recipe.warmup_steps, recipe.num_steps, 0.01 * recipe.peak_learning_rate)
     return Training(
         model,
-        loss=EnergyMAELoss() + ForceL2NormLoss(normalize_by_atom_count=False),
-        optimizer=chain(skip_nonfinite(), clip_by_global_norm(recipe.max_norm), adamw(rate, weight_decay=recipe.weight_decay)),
+        loss=committee_loss(recipe.num_members),
+        optimizer=chain(
+            skip_nonfinite(),
+            # at this learning rate a strained frame may once in a while get an energy from another world
+            skip_spikes(threshold=recipe.spike_threshold),
+            clip_by_global_norm(recipe.max_norm),
+            adamw(rate, weight_decay=recipe.weight_decay),
+        ),
         hooks=(ema(recipe.ema_decay),),
     )
 

@@ -14,6 +14,7 @@ class Recipe:
     validate_every_n_epochs: int
     report_every: int = 5
     batch_size: int = 32
+    num_members: int = 1
     hidden_size: int = 32
     num_layers: int = 3
     num_radial: int = 20
@@ -21,7 +22,8 @@ class Recipe:
     peak_learning_rate: float = 1e-2
     warmup_steps: int = 100
     weight_decay: float = 0.1
-    max_norm: float = 2.0
+    spike_threshold: float = 20.0
+    max_norm: float = 10.0
     ema_decay: float = 0.99
     seed: int = 0
     device: str = "auto"
@@ -33,4 +35,4 @@ class Recipe:
 
 # An epoch has 50 batches. The kill comes 40 batches after a checkpoint, with the end of an epoch and a validation in between.
 SHORT = Recipe(num_steps=800, kill_at=420, checkpoint_every=95, validate_every_n_epochs=4)
-FULL = Recipe(num_steps=2400, kill_at=1230, checkpoint_every=170, validate_every_n_epochs=8)
+FULL = Recipe(num_steps=2000, kill_at=1020, checkpoint_every=140, validate_every_n_epochs=4, num_members=3)

@@ -36,7 +36,7 @@ def table(document: Mapping[str, Any]) -> str:
         ("", "energy", "forces"),
         ("mean absolute error", "meV/atom", "eV/Å"),
         ("predicting nothing", *_errors(document, "baseline_")),
-        ("PaiNN", *_errors(document, "")),
+        ("PaiNN" if document["num_members"] == 1 else f"mean of {document['num_members']} PaiNN", *_errors(document, "")),
     ]
     verdict = "bitwise the uninterrupted run" if proof["bitwise"] else "NOT the uninterrupted run"
     lines = [

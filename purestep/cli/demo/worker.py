@@ -87,7 +87,8 @@ def _start(run_dir: str, initial: Any, recipe: Recipe, num_batches: int) -> Any:
 
     if not layout.has_checkpoint(run_dir):
         size = sum(leaf.numel() for leaf in tree.leaves(initial.params))
-        tell(f"PaiNN with {size:,} parameters; {recipe.num_steps} steps of {recipe.batch_size} frames on {initial.seed.device}")
+        what = "PaiNN" if recipe.num_members == 1 else f"{recipe.num_members} times PaiNN"
+        tell(f"{what} with {size:,} parameters; {recipe.num_steps} steps of {recipe.batch_size} frames on {initial.seed.device}")
         return initial
     state = load(os.path.join(run_dir, layout.CHECKPOINTS), like=initial)
     step, epoch, batch = (int(getattr(state.counters, f"{name}_count")) for name in ("step", "epoch", "epoch_step"))

@@ -88,7 +88,7 @@ def test_a_finished_demo_can_be_asked_again_for_its_document(finished, capsys):
 def test_the_file_of_weights_alone_gives_the_errors_that_were_reported(finished):
     path, _ = finished
     weights = os.path.join(path, layout.WEIGHTS)
-    assert "reference_table" in safetensors.torch.load_file(weights)
+    assert "members.0.reference_table" in safetensors.torch.load_file(weights)
     reported = documents.read(os.path.join(path, layout.RESULT))
     found = errors(predict(load_model(weights), shipped("g2"), TINY.cutoff))
     # float32 sums in another thread count
