@@ -31,6 +31,9 @@ class Model(BaseModel):
     )
 
 
+_PLAIN = (bool, int, float, str, tuple, type(None))  # of defaults
+
+
 def _is_term(factory: Any) -> bool:
     return inspect.isclass(factory) and issubclass(factory, LossTerm)
 
@@ -80,7 +83,7 @@ def _field(parameter: inspect.Parameter, description: str | None) -> tuple[Any, 
         default, annotation, words = None, annotation | None, f"{words} null, or nothing: `strategy.schedule`.".lstrip()
     elif isinstance(default, torch.dtype):
         default = str(default).removeprefix("torch.")
-    elif default is not parameter.empty and not isinstance(default, bool | int | float | str | tuple | None):
+    elif default is not parameter.empty and type(default) not in _PLAIN:  # a transform is a tuple, but not a plain one
         default, annotation, words = None, annotation | None, f"{words} null, or nothing: the function's own.".lstrip()
     translated = translate(annotation)
     if translated is None:

@@ -23,7 +23,8 @@ def apply(overrides: Sequence[str], document: Any, offsets: dict[str, int]) -> t
             problems.append(Problem("PS101", "", f"--set {override}: {message}"))
             continue
         pointer = "".join(f"/{positions.escape(part)}" for part in parts)
-        offsets = {place: at for place, at in offsets.items() if place != pointer and not place.startswith((f"{pointer}/", f"{pointer}#"))}
+        offsets = {place: at for place, at in offsets.items() if not place.startswith((f"{pointer}/", f"{pointer}#"))}
+        offsets |= {pointer: positions.NOWHERE, f"{pointer}#": positions.NOWHERE}
     return document, offsets, problems
 
 

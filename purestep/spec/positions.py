@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 from .problems import Problem
 
 MAX_DEPTH = 64
+NOWHERE = -1
+"""The offset of what does not stand in the text."""
+
 _SPACE = re.compile(r"[ \t\n\r]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<fraction>\.[0-9]+)?(?P<exponent>[eE][-+]?[0-9]+)?")
 _WORDS = {"true": True, "false": False, "null": None}

@@ -82,7 +82,7 @@ def placed(problem: Problem, text: str, offsets: dict[str, int]) -> Problem:
     while around and around not in offsets:
         around = around.rpartition("/")[0]
     pointer = problem.pointer.removesuffix("#")
-    if around not in offsets:  # it comes from the command line
+    if offsets[around] == positions.NOWHERE:  # it comes from the command line
         return problem._replace(pointer=pointer)
     line, column = positions.line_and_column(text, offsets[around])
     return problem._replace(pointer=pointer, line=line, column=column)

@@ -1,0 +1,232 @@
+"""The commands around specs, as a user types them. Runs are tiny: a few frames, three updates."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from purestep.checkpoint import load
+from purestep.cli import main
+from purestep.core import tree
+from purestep.reporting import read_metrics
+from purestep.spec.building import build
+from purestep.spec.reading import read_spec
+from purestep.testing import assert_trees_equal
+from tests.spec.examples import changed, text_of
+
+COMMANDS = [
+    ["train"],
+    ["train", "init"],
+    ["schema", "dump"],
+    ["schema", "template"],
+    *(["spec", name] for name in ("check", "report", "run", "resume")),
+]
+INIT = ["train", "init", "--dataset", "data/train.zarr", "--output-dir", "runs/one", "--out", "train.json"]
+HEAVY = {"torch", "numpy", "pydantic", "zarr", "matplotlib"}
+STRANGER = "from torch import nn\nfrom purestep.models import PaiNN\nclass Net(PaiNN):\n    pass\n"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PURESTEP_TRUST", "")
+    # what a run sets for its own process, which here is that of the tests
+    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    yield tmp_path
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(deterministic)
+
+
+def purestep(*words):
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+def write(name="spec.json", **changes):
+    Path(name).write_text(text_of(changed(**changes)))
+    return name
+
+
+def documents_in(directory):
+    return {name: json.loads(Path(directory, name).read_text()) for name in ("spec.json", "run.json", "status.json")}
+
+
+def state_of(run_dir):
+    spec = read_spec(os.path.join(run_dir, "spec.json"))
+    return load(os.path.join(run_dir, "checkpoints"), like=build(spec).training.init(spec.runtime.seed))
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_help_is_short_and_loads_nothing_heavy(words):
+    script = "import sys\nfrom purestep.cli import main\nmain(sys.argv[1:], standalone_mode=False)\nprint(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", script, *words, "--help"], capture_output=True, text=True, check=True)
+    assert len(done.stdout.splitlines()) <= 40
+    assert HEAVY.isdisjoint(done.stderr.split())
+
+
+def test_init_writes_a_spec_that_is_right_but_for_its_model():
+    assert purestep(*INIT, "--lr", "1e-4", "--num-steps", "5000").exit_code == 0
+    assert purestep("spec", "check", "train.json").output == ""
+    report = json.loads(purestep("spec", "report", "train.json", "--json").stdout)
+    assert report["num_steps"] == 5000
+    assert [warning["code"] for warning in report["warnings"]] == ["PS303", "PS304", "PS301"]
+
+
+def test_init_takes_several_stores_and_writes_paths_as_seen_from_the_spec():
+    os.mkdir("specs")
+    done = purestep(
+        "train", "init", "--dataset", "a.zarr", "--dataset", "/b.zarr", "--output-dir", "runs/x", "--out", "specs/x.json", "--num-epochs", 3
+    )
+    assert (done.exit_code, done.stdout) == (0, "")
+    spec = json.loads(Path("specs/x.json").read_text())
+    assert (spec["dataset"]["paths"], spec["output"]["run_dir"]) == (["../a.zarr", "/b.zarr"], "../runs/x")
+    assert (spec["strategy"]["num_epochs"], spec["strategy"]["schedule"]) == (3, 1e-3)
+
+
+def test_nothing_is_written_over():
+    Path("train.json").write_text("mine")
+    for words in (INIT, ["schema", "dump", "--out", "train.json"], ["schema", "template", "--out", "train.json"]):
+        assert purestep(*words).exit_code == 4
+    assert Path("train.json").read_text() == "mine"
+
+
+def test_the_template_has_neither_problems_nor_warnings():
+    assert purestep("schema", "template", "--out", "spec.json").exit_code == 0
+    assert purestep("spec", "report", "spec.json", "--strict").exit_code == 0
+
+
+def test_the_schema_is_json():
+    assert json.loads(purestep("schema", "dump").stdout)["properties"]["strategy"]
+
+
+def test_check_prints_a_line_for_each_problem_of_each_file():
+    good, bad = write("good.json"), write("bad.json", **{"dataset/batchsize": 3, "strategy/num_stpes": 3})
+    done = purestep("spec", "check", good, bad)
+    assert done.exit_code == 3
+    assert [line.split(" ")[1] for line in done.stdout.splitlines()] == ["PS101", "PS101"]
+    assert all(line.startswith("bad.json:") for line in done.stdout.splitlines())
+
+
+def test_a_file_that_does_not_exist_is_a_problem_of_paths():
+    assert purestep("spec", "check", "none.json").exit_code == 4
+    assert purestep("spec", "run", "none.json").exit_code == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"strategy/model_specs": {}}, "PS303"),
+        ({"dataset/paths": ["none.zarr"], "dataset/validation_paths": ["shipped:g2"]}, "PS304"),
+        ({"dataset/validation_split": "validation"}, "PS312"),
+        ({"output/checkpoints": None}, "PS302"),
+        ({"strategy/schedule/warmup_steps": 3}, "PS307"),
+        ({"runtime/precision": "bf16", "strategy/update/1": {"kind": "identity"}}, "PS309"),
+        ({"output/run_dir": "."}, "PS311"),
+    ],
+)
+def test_a_report_warns_and_a_strict_one_fails(changes, code):
+    path = write(**changes)
+    report = purestep("spec", "report", path)
+    assert report.exit_code == 0
+    assert [line.split(" ")[1] for line in report.stdout.splitlines() if line.startswith("warning")] == [code]
+    assert purestep("spec", "report", path, "--strict").exit_code == 3
+
+
+def test_a_report_shows_the_order_of_the_updates_and_the_learning_rate():
+    text = purestep("spec", "report", write()).stdout
+    assert "skip_nonfinite() → clip_by_global_norm(max_norm=2.0) → adamw(weight_decay=0.01)" in text
+    assert "LinearWeight(start=1.0, end=2.0, num_steps=9) * ForceL2NormLoss()" in text
+    assert "0.01 |" in text
+
+
+def test_a_report_imports_no_target():
+    Path("stranger.py").write_text("raise SystemExit('imported')")
+    done = purestep("spec", "report", write(**{"strategy/model_specs/main": {"cls_path": "stranger.Net"}}), "--trust", "stranger")
+    assert done.exit_code == 0
+    assert "stranger.Net (not imported)" in done.stdout
+
+
+def test_trust_is_asked_for_before_any_path_is_looked_at():
+    path = write(**{"strategy/model_specs/main": {"cls_path": "stranger.Net"}, "dataset/paths": ["none.zarr"]})
+    assert purestep("spec", "run", path).exit_code == 5
+    assert purestep("spec", "run", path, "--trust", "*").exit_code == 5
+    assert purestep("spec", "run", path, "--trust", "stranger").exit_code == 4
+    assert not os.path.exists("run")
+
+
+def test_a_trusted_model_of_the_working_directory_is_found():
+    Path("stranger.py").write_text(STRANGER)
+    path = write(**{"strategy/model_specs/main/cls_path": "stranger.Net", "strategy/num_steps": 1})
+    words = [sys.executable, "-m", "purestep", "spec", "run", path, "--trust", "stranger", "--progress", "none"]
+    assert subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+
+def test_a_run_writes_down_what_it_was_and_what_became_of_it():
+    done = purestep("spec", "run", write(), "--set", "strategy.num_steps=2", "--progress", "none")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["step_count"] == 2
+    records = documents_in("run")
+    assert records["spec.json"]["strategy"]["num_steps"] == 2
+    assert records["spec.json"]["strategy"]["update"][2]["b1"] == 0.9
+    assert records["run.json"]["overrides"] == ["strategy.num_steps=2"]
+    assert records["run.json"]["packages"]["torch"] == torch.__version__
+    assert (records["status.json"]["status"], records["status.json"]["exit_code"]) == ("finished", 0)
+    assert [line["batch"] for line in read_metrics("run/metrics.jsonl") if line["kind"] == "train"] == [1, 2]
+
+
+def test_a_run_is_never_written_over_another():
+    assert purestep("spec", "run", write(), "--progress", "none").exit_code == 0
+    before = documents_in("run")
+    again = purestep("spec", "run", "spec.json")
+    assert again.exit_code == 4
+    assert "purestep spec resume" in again.stderr and "--run-dir" in again.stderr
+    assert documents_in("run") == before
+
+
+def test_the_spec_of_a_run_makes_the_same_run_again():
+    purestep("spec", "run", write(), "--progress", "none")
+    assert purestep("spec", "run", "run/spec.json", "--run-dir", "again", "--progress", "none").exit_code == 0
+    assert_trees_equal(state_of("again"), state_of("run"))
+
+
+def test_a_finished_run_that_is_resumed_stays_as_it_is():
+    purestep("spec", "run", write(), "--progress", "none")
+    before = state_of("run")
+    assert purestep("spec", "resume", "run", "--progress", "none").exit_code == 0
+    assert_trees_equal(state_of("run"), before)
+
+
+def test_what_is_no_run_cannot_be_resumed():
+    os.mkdir("empty")
+    assert purestep("spec", "resume", "empty").exit_code == 4
+    assert purestep("spec", "resume", "none").exit_code == 4
+
+
+def test_a_model_that_does_not_take_its_arguments_fails_with_the_reason():
+    done = purestep("spec", "run", write(**{"strategy/model_specs/main/hiden_size": 8}))
+    assert done.exit_code == 3
+    assert "did you mean 'hidden_size'" in done.stderr
+    assert documents_in("run")["status.json"]["status"] == "failed"
+
+
+@pytest.mark.slow
+def test_a_signal_saves_and_exits_with_75_and_resuming_equals_never_stopping():
+    path = write(**{"strategy/num_steps": 60, "strategy/schedule/decay_steps": 60})
+    words = [sys.executable, "-m", "purestep", "spec", "run", path, "--progress", "none"]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
+    while not os.path.exists("run/metrics.jsonl") or len(Path("run/metrics.jsonl").read_text().splitlines()) < 4:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.terminate()
+    assert process.wait() == 75
+    assert documents_in("run")["status.json"]["status"] == "interrupted"
+    assert purestep("spec", "resume", "run", "--progress", "none").exit_code == 0
+    assert purestep("spec", "run", path, "--run-dir", "whole", "--progress", "none").exit_code == 0
+    assert_trees_equal(state_of("run"), state_of("whole"))
+    assert read_metrics("run/metrics.jsonl") == read_metrics("whole/metrics.jsonl")
+    assert int(tree.leaves(state_of("run").counters.step_count)[0]) == 60
