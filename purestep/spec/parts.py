@@ -43,10 +43,9 @@ def make(part: Model, pointer: str, learning_rate: float | Schedule | None = Non
     arguments: dict[str, Any] = {}
     for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
         value = _given(part, name)
-        if is_from_schedule(parameter) and value is None:
-            value = _stand_in(pointer, learning_rate)
-        elif value is _NOTHING:
+        if value is _NOTHING and not is_from_schedule(parameter):
             continue
+        value = _stand_in(pointer, learning_rate) if value is _NOTHING else value
         arguments[name] = _argument(value, parameter, f"{pointer}/{name}", learning_rate)
     try:
         return function(**arguments)
@@ -58,13 +57,13 @@ _NOTHING = object()
 
 
 def _given(part: Model, name: str) -> Any:
-    """What a part says about an argument; nothing if that is the function's default."""
+    """What a part says about an argument; nothing if that is the default, which may be the function's own or `strategy.schedule`."""
     field = next((own for own, info in type(part).model_fields.items() if info.alias == name), None)
     if field is None:
         return _NOTHING
     value, info = getattr(part, field), type(part).model_fields[field]
     is_default = not info.is_required() and value == info.default and type(value) is type(info.default)
-    return None if is_default and value is None else _NOTHING if is_default else value
+    return _NOTHING if is_default else value
 
 
 def _stand_in(pointer: str, learning_rate: float | Schedule | None) -> float | Schedule:
@@ -142,7 +141,7 @@ def takes_schedule(part: Model) -> bool:
     """Whether a part, or one inside it, has left its learning rate to `strategy.schedule`."""
     function = FAMILIES[_FAMILY_OF_MODEL[type(part)]][part.kind]  # type: ignore[attr-defined]
     own = any(
-        is_from_schedule(p) and _given(part, name) is None for name, p in inspect.signature(function, eval_str=True).parameters.items()
+        is_from_schedule(p) and _given(part, name) is _NOTHING for name, p in inspect.signature(function, eval_str=True).parameters.items()
     )
     return own or any(takes_schedule(inner) for inner in _values(part) if isinstance(inner, Model))
 

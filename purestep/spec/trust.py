@@ -106,13 +106,14 @@ def _import(path: str, pointer: str) -> Any:
 
 
 def _call(found: type[nn.Module], arguments: dict[str, Any], pointer: str) -> nn.Module:
-    signature = inspect.signature(found)
-    open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+    names = inspect.signature(found.__init__).parameters
+    open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in names.values())
     for name in arguments:
-        if name not in signature.parameters and not open_ended:
-            raise _error("PS504", f"{pointer}/{name}", f"{found.__name__} has no such argument{nearest(name, signature.parameters)}")
+        if name not in names and not open_ended:
+            known = names.keys() - {"self", "args"}
+            raise _error("PS504", f"{pointer}/{name}", f"{found.__name__} has no such argument{nearest(name, known)}")
     try:
-        signature.bind(**arguments)
+        inspect.signature(found).bind(**arguments)
         return found(**arguments)
     except (TypeError, ValueError) as error:
         raise _error("PS504", pointer, f"{found.__name__}: {error}") from error
