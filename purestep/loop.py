@@ -275,8 +275,8 @@ def _in_step(ranks: Ranks, batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _cheapest(step: Any, state: TrainState) -> Step:
-    """The form of the step to run at this state; asking is free where the state is on the host."""
-    return step.at(state) if hasattr(step, "at") and state.seed.device.type == "cpu" else step
+    """The form of the step to run at this state."""
+    return step.at(state) if hasattr(step, "at") else step
 
 
 def _size(batches: Any) -> int | None:

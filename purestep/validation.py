@@ -60,8 +60,14 @@ class Validation:
 
 
 def evaluate_model(training: Training, validation: Validation, evaluate: Evaluate | None = None) -> Evaluate:
-    """The function that evaluates one batch: a compiled one if given, else training's own with the validation's forward and loss."""
+    """The function that evaluates one batch: a compiled one if given, else training's own with the validation's forward and loss.
+
+    Raises:
+        ValueError: If a compiled one is given for a validation that has a forward or a loss of its own.
+    """
     if evaluate is not None:
+        if validation.forward is not None or validation.loss is not None:
+            raise ValueError("evaluate= is training's own; it cannot stand for a Validation with another forward= or loss=")
         return evaluate
     if validation.forward is None and validation.loss is None:
         return training.evaluate

@@ -71,6 +71,8 @@ class Compiled:
         """Call the function, capturing it first where this kind of arguments is new."""
         if args:
             check_not_consumed(args[0], "compiled step")
+        elif self._at is not None or self._donate:
+            raise TypeError("compiled step: give the state as the first positional argument")
         step = self._at(args[0]) if self._at is not None else self._step
         leaves, spec = tree.flatten((args, kwargs))
         key = (step, spec, surroundings(), tuple([kind(leaf) for leaf in leaves]))

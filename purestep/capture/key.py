@@ -29,10 +29,10 @@ def kind(leaf: Any) -> tuple:
 
 
 def surroundings() -> tuple:
-    """What changes a graph from outside: ambient autocast, the default dtype, deterministic algorithms."""
+    """What changes a graph from outside: ambient autocast and its dtypes, the default dtype, deterministic algorithms."""
     return (
-        torch.is_autocast_enabled("cpu"),
-        torch.is_autocast_enabled("cuda"),
+        torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
+        torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
     )

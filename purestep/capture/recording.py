@@ -13,7 +13,7 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ..core import tree
-from ..errors import CaptureError
+from ..errors import CaptureError, PurestepError
 from .backends import compile_graph
 from .graph import CaptureRecord, Graph
 from .host_reads import HostReads, guard_graph
@@ -48,6 +48,8 @@ def capture_by_trace(step: Callable[..., Any], leaves: list[Any], spec: Any, don
     try:
         with torch.autograd.set_multithreading_enabled(False):  # the backward runs on this thread, or context is lost
             graph = make_fx(flat)(*example)
+    except (PurestepError, torch.OutOfMemoryError):
+        raise
     except RuntimeError as error:
         raise CaptureError(f"the step could not be recorded: {error}") from error
     _refuse_random(graph)

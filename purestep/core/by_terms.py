@@ -34,7 +34,7 @@ def gradient_by_terms(
     What hooks add to the loss beside its terms is differentiated by itself and added to the combination.
     """
     trainable, rest = objective.split(state.params)
-    whole = None if len(cuts) == 1 else denominators_over_cuts(objective, state, cuts)
+    whole = None if len(cuts) == 1 else denominators_over_cuts(objective, hooks, state, cuts)
     changed = any({Stage.AFTER_LOSS, Stage.BEFORE_BACKWARD} & hook.stages for hook in hooks)
     scale = None if optimizer.scale_loss is None else optimizer.scale_loss(scalar_like(trainable, 1.0, torch.float32), state.opt_state)
     gradients, parts, carried = [], [], state

@@ -1,11 +1,12 @@
 """What happens between batches: an epoch is closed, a validation value is handed to the transforms that wait for it.
 
-A part of an optimizer takes part by methods of its state: `observe(value) -> state`; `end_epoch() -> state`, with a field `closing`, a
-0-d bool that says whether the next call emits what an open window holds.
+A part of an optimizer takes part by methods of its state: `observe(value) -> state`; `end_epoch() -> state`, with `closing`, a 0-d bool
+that says whether the next call emits what an open window holds, and `open_loss`, the mean loss over that window.
 """
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import torch
@@ -17,7 +18,8 @@ from .loss import LossOutput
 from .objective import Objective
 from .schedule import scalar_like
 from .state import TrainState
-from .transform import Gated, GradientTransform, apply_updates, children
+from .step import put_back
+from .transform import Gated, GradientTransform, apply_updates, children, rebuild
 
 
 def end_epoch(state: TrainState) -> TrainState:
@@ -46,51 +48,50 @@ def observe(state: TrainState, value: float | Tensor) -> TrainState:
 
 def observes(state: TrainState) -> bool:
     """Whether some part of the optimizer waits for a validation value."""
-    return bool(_having(state.opt_state, "observe"))
+    return bool(_parts_with(state.opt_state, "observe"))
 
 
-def _having(node: Any, method: str) -> list[Any]:
+def _parts_with(node: Any, method: str) -> list[Any]:
     """The parts of a state that have the method."""
     if callable(getattr(type(node), method, None)):
         return [node]
-    return [part for _, child in children(node) if not isinstance(child, Tensor) for part in _having(child, method)]
+    return [part for _, child in children(node) if not isinstance(child, Tensor) for part in _parts_with(child, method)]
 
 
 def _tell(node: Any, method: str, *args: Any) -> Any:
     """Replace every part of a state that has the method by what the method returns; the same object if there is none."""
     if callable(getattr(type(node), method, None)):
         return getattr(node, method)(*args)
-    if isinstance(node, dict):
-        new = {key: _tell(child, method, *args) for key, child in node.items()}
-        return node if all(new[key] is node[key] for key in node) else new
-    if hasattr(node, "_fields"):
-        children = [_tell(child, method, *args) for child in node]
-        return node if all(a is b for a, b in zip(children, node, strict=True)) else type(node)(*children)
-    if hasattr(node, "__dataclass_fields__"):
-        new = {name: _tell(getattr(node, name), method, *args) for name in node.__dataclass_fields__}
-        return node if all(new[name] is getattr(node, name) for name in new) else type(node)(**new)
-    return node
+    return rebuild(node, {key: child if isinstance(child, Tensor) else _tell(child, method, *args) for key, child in children(node)})
 
 
 # --- a window of accumulation that the epoch's end leaves open ------------------------------------------------------
 
 
-def build_end_epoch(objective: Objective, optimizer: GradientTransform, hooks: Sequence[Hook] = ()) -> Callable[[TrainState], TrainState]:
+def build_end_epoch(
+    objective: Objective, optimizer: GradientTransform, hooks: Sequence[Hook] = (), unreached: AbstractSet[str] = frozenset()
+) -> Callable[[TrainState], TrainState]:
     """An `end_epoch` that also emits what `accumulate(..., last="partial")` holds: the mean over the batches that are there.
 
     The emitted update counts as a step, but as no batch: hooks run at AFTER_OPTIMIZER_STEP only.
+
+    Args:
+        unreached: Paths of leaves that the loss does not reach, as the step has found them so far.
     """
 
     def close(state: TrainState) -> TrainState:
         state = end_epoch(state)
-        closing = [part.closing for part in _having(state.opt_state, "end_epoch")]
-        if not closing:
+        windows = _parts_with(state.opt_state, "end_epoch")
+        if not windows:
             return state
         trainable, rest = objective.split(state.params)
-        extras = _extras_without_batch(objective, optimizer, state)
+        extras = _extras_without_batch(objective, optimizer, state, windows[0].open_loss)
         result, opt_state = optimizer.update(tree.zeros_like(trainable), state.opt_state, trainable, **extras)
         assert isinstance(result, Gated)
-        params = objective.join(apply_updates(trainable, result), rest)
+        moved = apply_updates(trainable, result)
+        if unreached:
+            moved, opt_state = put_back(tuple(unreached), trainable, (trainable, state.opt_state), (moved, opt_state))
+        params = objective.join(moved, rest)
         ctx = StepContext(Stage.AFTER_OPTIMIZER_STEP, None, state.counters, params, state.buffers, state.seed, {})
         ctx = ctx.replace(loss=LossOutput(extras["value"], {}, {}, {}, {}), updates=result.updates, applied=result.apply)
         states, _ = run_hooks(hooks, Stage.AFTER_OPTIMIZER_STEP, state.hook_state, ctx)
@@ -104,19 +105,18 @@ def build_end_epoch(objective: Objective, optimizer: GradientTransform, hooks: S
         emitted = dataclasses.replace(
             state, params=params, opt_state=_as_before_window(state.opt_state, opt_state), hook_state=kept, counters=counters
         )
-        return tree.where(torch.stack(closing).any(), emitted, state)
+        return tree.where(torch.stack([window.closing for window in windows]).any(), emitted, state)
 
     return close
 
 
-def _extras_without_batch(objective: Objective, optimizer: GradientTransform, state: TrainState) -> dict[str, Any]:
-    """What the chain gets where there is no batch: nothing, divided by nothing."""
-    nothing = scalar_like(state.params, 0.0)
-    extras: dict[str, Any] = {"value": nothing, "denominator": nothing, "counters": state.counters}
+def _extras_without_batch(objective: Objective, optimizer: GradientTransform, state: TrainState, loss: Tensor) -> dict[str, Any]:
+    """What the chain gets where there is no batch: the loss of the open window, and a denominator of 0."""
+    extras: dict[str, Any] = {"value": loss, "denominator": scalar_like(state.params, 0.0), "counters": state.counters}
     if objective.ranks.world_size > 1:
         extras["ranks"] = objective.ranks
     if "key" in optimizer.needs:
-        extras["key"] = rng.leaf_key(rng.fold_in(state.seed, state.counters.batch_count, purpose=rng.ROUNDING), 1)
+        extras["key"] = rng.child_key(rng.fold_in(state.seed, state.counters.batch_count, purpose=rng.ROUNDING), 1)
     return extras
 
 
@@ -127,7 +127,7 @@ def _as_before_window(old: Any, new: Any) -> Any:
     merged: dict[str, Any] = {}
     passed = False
     for key in new:
-        holds = not passed and bool(_having(new[key], "end_epoch"))
+        holds = not passed and bool(_parts_with(new[key], "end_epoch"))
         merged[key] = new[key] if passed else _as_before_window(old[key], new[key]) if holds else old[key]
         passed = passed or holds
     return merged

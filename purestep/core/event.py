@@ -16,8 +16,8 @@ from .state import TrainState
 class Event:
     """One moment of a run.
 
-    The plain numbers are known without looking at the device. `step_count`, `applied` and the metrics wait for it: a listener that acts
-    rarely asks `step_bound` first.
+    The plain numbers are known without looking at the device. `step_count` and the metrics wait for it: a listener that acts rarely
+    asks `step_bound` first.
     """
 
     stage: Stage
@@ -36,6 +36,7 @@ class Event:
     target: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Where the run ends: `{"num_epochs": n}` or `{"num_steps": n}`."""
     batch: Any = None
+    """Of AFTER_BATCH, on the device of the state; None at other stages."""
 
     @functools.cached_property
     def step_count(self) -> int:

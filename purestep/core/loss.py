@@ -166,6 +166,8 @@ class Weighted(NamedTuple):
         Raises:
             LossError: If the factor is not a finite number or a schedule, or schedule and weight would both vary.
         """
+        if isinstance(factor, Composable):
+            raise LossError(f"{self.term.label}: two losses cannot be multiplied; add them")
         if callable(factor):
             if self.weight != 1.0:
                 raise LossError(

@@ -197,17 +197,26 @@ class Bound:
         self.before: list[tuple[dict, str, Any]] = []
 
     def __enter__(self) -> None:
+        for slot, _ in self.slots:
+            if (slot.leaf_model, slot.leaf) not in self.given[slot.kind]:
+                what = slot.kind.strip("_").removesuffix("s")
+                raise ModuleError(f"the state has no {what} {_join(slot.leaf_model, slot.leaf)!r}; was it made by another model?")
         for slot, owner in self.slots:
             holder = getattr(owner, slot.kind)
             self.before.append((holder, slot.name, holder[slot.name]))
             holder[slot.name] = self.given[slot.kind][slot.leaf_model, slot.leaf]
-        for part in self.recurrent:
-            part._flat_weights = [getattr(part, name) for name in part._flat_weights_names]
+        self._refresh_recurrent()
 
     def __exit__(self, *exception: object) -> None:
         for holder, name, tensor in self.before:
             holder[name] = tensor
         self.before = []
+        self._refresh_recurrent()
+
+    def _refresh_recurrent(self) -> None:
+        """Recurrent modules keep a list of their weights beside the slots."""
+        for part in self.recurrent:
+            part._flat_weights = [getattr(part, name) for name in part._flat_weights_names]
 
 
 def _placeholder(tensor: Tensor) -> Tensor:

@@ -105,7 +105,9 @@ def gradient_over_cuts(
         return gradient, reported(cut, cut.loss.sums) if ranks.world_size > 1 else cut
     terms = objective.weights(state.counters)[0]
     divide_at_end = len(terms) == 1 and not any({Stage.AFTER_LOSS, Stage.BEFORE_BACKWARD} & hook.stages for hook in hooks)
-    whole = {name: scalar_like(trainable, 1.0) for name in terms} if divide_at_end else denominators_over_cuts(objective, state, cuts)
+    whole = (
+        {name: scalar_like(trainable, 1.0) for name in terms} if divide_at_end else denominators_over_cuts(objective, hooks, state, cuts)
+    )
     gradients, parts, carried = [], [], state
     for i, batch in enumerate(cuts):
         share = Share(batch, i, len(cuts), whole)
@@ -179,24 +181,38 @@ def reported(cut: Cut, sums: dict[str, Sums]) -> Cut:
     return cut._replace(loss=dataclasses.replace(cut.loss, total=total, sums=sums))
 
 
-def run_cut(objective: Objective, hooks: Sequence[Hook], state: TrainState, share: Share) -> Cut:
-    """The stages from BEFORE_BATCH to BEFORE_BACKWARD, on one cut, at the parameters of `state`."""
-    ranks = objective.ranks
-    num_shares = share.num_cuts * ranks.world_size
+class _Sums(NamedTuple):
+    """Where a cut stands before its loss."""
+
+    hook_state: dict[str, Any]
+    ctx: StepContext
+    buffers: Tree  # changed ones
+    sums: dict[str, Sums]
+
+
+def _sums_of_cut(objective: Objective, hooks: Sequence[Hook], state: TrainState, share: Share) -> _Sums:
+    """The stages from BEFORE_BATCH to BEFORE_LOSS, on one cut, at the parameters of `state`."""
     ctx = StepContext(Stage.BEFORE_BATCH, own_copy(share.batch), state.counters, state.params, state.buffers, state.seed, {})
     states, ctx = run_hooks(hooks, Stage.BEFORE_BATCH, state.hook_state, ctx)
     states, ctx = run_hooks(hooks, Stage.BEFORE_FORWARD, states, ctx)
 
     def make_key() -> Tensor:
-        key = rng.fold_in(state.seed, state.counters.batch_count, rank=ranks.rank)
-        return rng.leaf_key(key, share.number) if share.number else key
+        key = rng.fold_in(state.seed, state.counters.batch_count, rank=objective.ranks.rank)
+        return rng.child_key(key, share.number) if share.number else key
 
     with objective.context(state.params):
         predictions, changed = objective.forward(state.params, state.buffers, ctx.batch, make_key)
         states, ctx = run_hooks(hooks, Stage.AFTER_FORWARD, states, ctx.replace(predictions=predictions))
         ctx = ctx.replace(targets=objective.targets(ctx.predictions, ctx.batch))
         states, ctx = run_hooks(hooks, Stage.BEFORE_LOSS, states, ctx)
-        sums = objective.sums(ctx.predictions, ctx.targets, ctx.batch)
+        return _Sums(states, ctx, changed, objective.sums(ctx.predictions, ctx.targets, ctx.batch))
+
+
+def run_cut(objective: Objective, hooks: Sequence[Hook], state: TrainState, share: Share) -> Cut:
+    """The stages from BEFORE_BATCH to BEFORE_BACKWARD, on one cut, at the parameters of `state`."""
+    ranks = objective.ranks
+    num_shares = share.num_cuts * ranks.world_size
+    states, ctx, changed, sums = _sums_of_cut(objective, hooks, state, share)
     weights, raw = objective.weights(state.counters)
     seen, whole = sums, share.denominators
     if whole is None:
@@ -215,14 +231,12 @@ def run_cut(objective: Objective, hooks: Sequence[Hook], state: TrainState, shar
     return Cut(ctx.loss, ctx.predictions, ctx.targets, ctx.batch, changed, states, metrics)
 
 
-def denominators_over_cuts(objective: Objective, state: TrainState, cuts: Sequence[Any]) -> dict[str, Tensor]:
+def denominators_over_cuts(objective: Objective, hooks: Sequence[Hook], state: TrainState, cuts: Sequence[Any]) -> dict[str, Tensor]:
     """Denominator of each term over all cuts, from a forward pass that leaves no trace (dead code where a graph is compiled)."""
-    key = rng.fold_in(state.seed, state.counters.batch_count)
-    found = []
-    for batch in cuts:
-        with objective.context(state.params):
-            predictions, _ = objective.forward(state.params, state.buffers, batch, lambda: key)
-            sums = objective.sums(predictions, objective.targets(predictions, batch), batch)
+    found, carried = [], state
+    for i, batch in enumerate(cuts):
+        states, _, changed, sums = _sums_of_cut(objective, hooks, carried, Share(batch, i, len(cuts), None))
+        carried = dataclasses.replace(carried, buffers=objective.merge_buffers(carried.buffers, changed), hook_state=states)
         found.append({name: Sums(part.numerator.detach(), part.denominator.detach()) for name, part in sums.items()})
     whole = {name: merge_sums([cut[name] for cut in found]) for name in found[0]}
     return {name: part.denominator for name, part in _over_ranks(objective.ranks, whole).items()}

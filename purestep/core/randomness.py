@@ -147,6 +147,8 @@ def _attention(
 
 
 def _finish(out: Tensor, device: Any = None, requires_grad: bool = False, **ignored: Any) -> Tensor:
+    if ignored.get("out") is not None:
+        raise RandomnessError("out= is not supported for random numbers inside a step; use the result")
     if ignored.get("generator") is not None:
         raise RandomnessError("a generator= inside the step is hidden state; leave it out, the bits come from the state's seed")
     out = out if device is None else out.to(device)

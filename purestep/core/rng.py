@@ -20,7 +20,7 @@ _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
 
-TRAINING, INITIALISATION, HOOKS, ROUNDING = range(4)
+TRAINING, INITIALISATION, HOOKS, ROUNDING, CHILDREN = range(5)
 """Purposes of a key: streams of different purposes are independent."""
 
 Words = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -121,6 +121,6 @@ def permutation(key: Tensor, draw: int | Tensor, size: int) -> Tensor:
     return torch.argsort(((high >> 1) << 32) | low)
 
 
-def leaf_key(key: Tensor, index: Any) -> Tensor:
-    """A key for one of several users of the same key, by number."""
-    return fold_in(key, index, purpose=HOOKS)
+def child_key(key: Tensor, number: Any) -> Tensor:
+    """An independent key for the `number`-th user of a key."""
+    return fold_in(key, number, purpose=CHILDREN)

@@ -45,8 +45,13 @@ def build_step(
     hooks: Sequence[Hook] = (),
     microbatches: int = 1,
     engine: Engine = "auto",
+    known: set[str] | None = None,
 ) -> Step:
     """Put the step together.
+
+    Args:
+        known: Where paths of leaves that the loss does not reach are noted once they are found: a fact about the program, like a
+            compilation cache. Dynamo cannot find them, so a step that it traces relies on what an earlier call outside it has noted.
 
     The step has an attribute `at(state)`, for the host to ask between batches: a step of less work with the same result at this state,
     or the step itself. Where a chain begins with `accumulate` and the window will stay open, nothing behind it need be computed.
@@ -60,14 +65,14 @@ def build_step(
     check_needs(optimizer.name, optimizer.needs, dict.fromkeys(EXTRAS))
     if microbatches < 1:
         raise ValueError(f"microbatches must be at least 1, got {microbatches}")
-    known: set[str] = set()  # paths found unreached; a fact about the program, like a compilation cache
+    known = set() if known is None else known
 
     def run(update: Callable[..., _Update], state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
         cuts = objective.cut(batch, microbatches)
         differentiate = gradient_over_cuts if objective.combine is None else gradient_by_terms
         gradient, cut = differentiate(objective, optimizer, hooks, engine, state, cuts)
         if torch.compiler.is_dynamo_compiling():
-            gradient = gradient._replace(unreached=tuple(known))  # Dynamo cannot find out; an earlier call outside it could
+            gradient = gradient._replace(unreached=tuple(known))
         _warn_unreached(gradient.unreached, known)
         ctx, states = _observe_gradient(hooks, optimizer, state, cut, gradient)
         trainable, rest = objective.split(state.params)
@@ -100,7 +105,7 @@ def _full_update(optimizer: GradientTransform, gradient: Gradient, state: TrainS
     result, opt_state = optimizer.update(gradient.grads, state.opt_state, trainable, **extras)
     new = apply_updates(trainable, result)
     if gradient.unreached:
-        new, opt_state = _put_back(gradient.unreached, trainable, (trainable, state.opt_state), (new, opt_state))
+        new, opt_state = put_back(gradient.unreached, trainable, (trainable, state.opt_state), (new, opt_state))
     if isinstance(result, Gated):
         return _Update(new, opt_state, result.updates, result.apply, result.reject)
     return _Update(new, opt_state, result, None, None)
@@ -113,13 +118,15 @@ def _waiting_update(
     first = optimizer.parts[0]
     _, added = first.update(gradient.grads, state.opt_state[first.name], trainable, **extras)
     if gradient.unreached:
-        added = _put_back(gradient.unreached, trainable, state.opt_state[first.name], added)
+        added = put_back(gradient.unreached, trainable, state.opt_state[first.name], added)
     silent = tree.map(lambda p: torch.full_like(p, -0.0), trainable)
     return _Update(trainable, {**state.opt_state, first.name: added}, silent, scalar_like(trainable, False, torch.bool), None)
 
 
 def _waits(optimizer: GradientTransform, state: TrainState) -> bool:
-    first = state.opt_state[optimizer.parts[0].name] if optimizer.parts else None
+    if not optimizer.parts or state.seed.device.type != "cpu":  # elsewhere the question would wait for the device
+        return False
+    first = state.opt_state.get(optimizer.parts[0].name)
     return hasattr(first, "waits") and first.waits()
 
 
@@ -170,7 +177,7 @@ def _extras(objective: Objective, optimizer: GradientTransform, state: TrainStat
     return extras
 
 
-def _put_back(unreached: tuple[str, ...], trainable: Tree, old: Tree, new: Tree) -> Tree:
+def put_back(unreached: tuple[str, ...], trainable: Tree, old: Tree, new: Tree) -> Tree:
     """Leaves that the loss does not reach, and their optimizer state, as they were: no decay and no momentum moves them.
 
     A leaf of the state belongs to the parameter whose path its own path ends with; of several, the longest.
@@ -224,7 +231,8 @@ def make_step(loss_fn: Callable[[Tree, Any], Any], optimizer: GradientTransform,
 
     Args:
         loss_fn: `loss_fn(params, batch) -> scalar` or `(scalar, aux)`; pure. `params` is any tree. Tensors of a dict `aux` appear among
-            the metrics. A scalar may be given as `Sums(numerator, denominator)`, which makes unequal cuts exact.
+            the metrics. A scalar may be given as `Sums(numerator, denominator)`, which makes unequal cuts,
+            given as a tuple, exact.
         optimizer: A transform or a chain.
         hooks: Run inside the step.
         microbatches: Cut each batch into so many equal parts (or give it as a tuple of that length) and take the mean of their losses.
@@ -242,10 +250,11 @@ def make_step(loss_fn: Callable[[Tree, Any], Any], optimizer: GradientTransform,
 
     def cut(batch: Any, parts: int) -> Sequence[Any]:
         cuts = cut_batch(batch, parts)
-        sizes = {tuple(leaf.shape[:1]) for part in cuts for leaf in tree.leaves(part) if leaf.ndim}
+        sizes = {tuple(leaf.shape[0] for leaf in tree.leaves(part) if isinstance(leaf, Tensor) and leaf.ndim) for part in cuts}
         if cuts is not batch and parts > 1 and len(sizes) > 1:
             raise ValueError(
-                f"microbatches={parts}: parts of unequal sizes {sorted(sizes)}; the mean of their losses would weigh samples unequally"
+                f"microbatches={parts}: parts of unequal sizes {sorted(sizes)}; the mean of their losses would weigh samples unequally; "
+                "give the parts as a tuple, and return Sums"
             )
         return cuts
 

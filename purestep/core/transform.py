@@ -4,6 +4,7 @@ A transform is optax's pair of pure functions. A gate is a transform whose `upda
 updates reach the parameters. `transforms/` holds the transforms themselves, `selection.py` says which leaves they see.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -157,6 +158,19 @@ def children(state: Any) -> Iterator[tuple[str, Any]]:
         yield from ((str(i), value) for i, value in enumerate(state))
 
 
+def rebuild(state: Any, new: Mapping[str, Any]) -> Any:
+    """The state with these children, by the names of `children`; the same object if none has changed."""
+    if all(new[key] is child for key, child in children(state)):
+        return state
+    if isinstance(state, Mapping):
+        return dict(new)
+    if hasattr(state, "_replace"):
+        return state._replace(**new)
+    if hasattr(state, "__dataclass_fields__"):
+        return dataclasses.replace(state, **new)
+    return type(state)(new.values())
+
+
 def collect_metrics(state: Any, name: str, kind: str = "optimizer") -> dict[str, Tensor]:
     """Gather what the parts of a state report through their `metrics`.
 
@@ -219,11 +233,4 @@ def _replace(state: Any, path: tuple[str, ...], chosen: dict[tuple[str, ...], fl
         return state._replace(value=torch.full_like(state.value, 0.0) + chosen[path])
     if not any(where[: len(path)] == path for where in chosen):
         return state
-    inside = {key: _replace(child, (*path, key), chosen) for key, child in children(state)}
-    if isinstance(state, Mapping):
-        return inside
-    if hasattr(state, "_replace"):
-        return state._replace(**inside)
-    if hasattr(state, "__dataclass_fields__"):
-        return type(state)(**inside)
-    return type(state)(inside.values())
+    return rebuild(state, {key: _replace(child, (*path, key), chosen) for key, child in children(state)})

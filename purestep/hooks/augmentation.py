@@ -50,14 +50,14 @@ def input_noise(std: ScalarOrSchedule, fields: str | Sequence[str] = "positions"
             if path not in paths:
                 raise HookError(f"hook {name!r}: the batch has no leaf {path!r}; there are {', '.join(map(repr, paths))}")
             i = paths.index(path)
-            leaves[i] = _noisy(leaves[i], rng.leaf_key(key, i), state.draws, used.value, f"hook {name!r}: {path!r}")
+            leaves[i] = _noisy(leaves[i], rng.child_key(key, i), state.draws, used.value, f"hook {name!r}: {path!r}")
         return InputNoiseState(state.draws + 1, used), ctx.replace(batch=tree.unflatten(spec, leaves))
 
     return Hook(name, frozenset({Stage.BEFORE_FORWARD}), init, update)
 
 
 def _key(ctx: StepContext, number: int) -> Tensor:
-    return rng.leaf_key(rng.fold_in(ctx.seed, ctx.counters.batch_count, purpose=rng.HOOKS), number)
+    return rng.child_key(rng.fold_in(ctx.seed, ctx.counters.batch_count, purpose=rng.HOOKS), number)
 
 
 def _noisy(leaf: Any, key: Tensor, draw: Tensor, std: Tensor, where: str) -> Tensor:

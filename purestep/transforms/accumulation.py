@@ -1,5 +1,6 @@
 """Gradient accumulation: the gate that waits until a window of batches is full, `accumulate`."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.loss import divide
 from ..core.schedule import scalar_like
 from ..core.transform import Gated, GradientTransform
 from ..core.tree import Tree
@@ -39,6 +41,11 @@ class AccumulateState:
         return not bool(self.closing) and int(self.micro_step) + 1 < every
 
     @property
+    def open_loss(self) -> Tensor:
+        """The mean loss over the open window; 0 if it is empty."""
+        return divide(self.loss_total, self.weight)
+
+    @property
     def metrics(self) -> Mapping[str, Tensor]:
         """Mean loss and gradient norm of the latest complete window."""
         return {"update/loss": self.loss, "update/grad_norm": self.norm}
@@ -51,18 +58,15 @@ class AccumulateState:
         if self.last == "carry":
             return self
         if self.last == "partial":
-            return self._with(closing=self.micro_step > 0)
+            return dataclasses.replace(self, closing=self.micro_step > 0)
         empty = torch.zeros_like
-        return self._with(
+        return dataclasses.replace(
+            self,
             total=tree.map(empty, self.total),
             weight=empty(self.weight),
             loss_total=empty(self.loss_total),
             micro_step=empty(self.micro_step),
         )
-
-    def _with(self, **changes: Any) -> "AccumulateState":
-        fields = ("total", "weight", "loss_total", "norm", "loss", "micro_step", "windows", "closing", "last", "every")
-        return AccumulateState(**{field: changes.get(field, getattr(self, field)) for field in fields})
 
 
 def accumulate(
@@ -86,9 +90,14 @@ def accumulate(
             `"carry"` goes on filling it in the next epoch, `"drop"` empties it.
         reduction: "sum" hands on the plain sum of the window's updates, whatever their denominators.
         accumulator_dtype: Of the sums; the gradients' own, but at least float32, by default.
+
+    Parts after it see the window's updates with the `value` of its last batch.
+
+    Raises:
+        ValueError: If an argument is out of its range.
     """
-    if isinstance(every, int) and every < 1:
-        raise ValueError(f"accumulate: every must be at least 1, got {every}")
+    if not callable(every) and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
+        raise ValueError(f"accumulate: every must be a whole number of at least 1 or a function of the windows so far, got {every!r}")
     if last not in ("partial", "carry", "drop"):
         raise ValueError(f"accumulate: last must be 'partial', 'carry' or 'drop', got {last!r}")
     if reduction not in ("mean", "sum"):
@@ -111,7 +120,8 @@ def accumulate(
     ) -> tuple[Gated, AccumulateState]:
         leaves, structure = tree.flatten(updates)
         old = [*tree.leaves(state.total), state.weight, state.loss_total]
-        own = batch_sums(leaves, old, value, None if reduction == "sum" else denominator)
+        counted = denominator if reduction == "mean" or denominator is None else (torch.as_tensor(denominator) != 0).double()
+        own = batch_sums(leaves, old, value, counted)
         sums = leafwise.add(old, own)
         full = state.micro_step + 1 >= (every(state.windows) if callable(every) else every)
         kept, micro_step = [torch.where(full, 0, s) for s in sums], torch.where(full, 0, state.micro_step + 1)

@@ -130,3 +130,29 @@ def test_end_epoch_of_the_package_counts_and_keeps_the_rest():
 def test_a_validation_value_that_nobody_waits_for_is_refused():
     with pytest.raises(ValueError, match="no transform in this optimizer waits for a validation value"):
         ps.observe(training().init(), 1.0)
+
+
+def test_a_window_of_sums_is_closed_without_counting_a_batch():
+    tr = training(seeded(Plain), ps.chain(ps.accumulate(4, reduction="sum"), ps.sgd(0.01)))
+    state, _ = run(tr.step, tr.init(), batches(2))
+    closed = tr.end_epoch(state).opt_state["accumulate"]
+    assert (closed.micro_step.item(), closed.weight.item()) == (0, 0.0)
+
+
+def test_parts_behind_a_window_see_its_loss_when_an_epoch_closes_it():
+    tr = training(seeded(Plain), ps.chain(ps.accumulate(4), ps.sgd(0.01), ps.reduce_on_plateau()))
+    state, metrics = run(tr.step, tr.init(), batches(1))
+    closed = tr.end_epoch(state)
+    assert closed.opt_state["reduce_on_plateau"].best_value.item() == pytest.approx(metrics["loss/total"].item(), rel=1e-12)
+
+
+def test_a_leaf_that_the_loss_does_not_reach_stays_when_an_epoch_closes_a_window():
+    optimizer = ps.chain(ps.accumulate(4), ps.adamw(0.1, weight_decay=0.5))
+    model = torch.nn.ModuleDict({"used": seeded(Plain), "idle": torch.nn.Linear(2, 2).double()})
+    tr = training(model, optimizer, forward=lambda model, batch: {"y": model["used"](batch["x"])})
+    with pytest.warns(UserWarning, match=r"does not depend on idle\.bias"):
+        state, _ = tr.step(tr.init(), batches(1)[0])
+    closed = tr.end_epoch(state)
+    assert closed.counters.step_count.item() == 1
+    assert torch.equal(closed.params["idle.weight"], state.params["idle.weight"])
+    assert not torch.equal(closed.params["used.out.weight"], state.params["used.out.weight"])

@@ -119,3 +119,23 @@ def test_a_cut_step_is_the_same_traced_and_compiled():
     expected = tr.step(state, batch)
     assert_trees_equal(ps.compile(tr.step, backend="eager")(state, batch), expected)
     assert_trees_close(torch.compile(tr.step, fullgraph=True, backend="aot_eager")(state, batch), expected, rtol=1e-10, atol=1e-12)
+
+
+def relabelling():
+    """A hook that takes the labels of every second sample away, as a language model hides words."""
+
+    def update(state, ctx):
+        hidden = torch.arange(len(ctx.batch["y"])) % 2 == 0
+        return state, ctx.replace(batch={**ctx.batch, "y": torch.where(hidden[:, None], float("nan"), ctx.batch["y"])})
+
+    return ps.Hook("relabelling", frozenset({ps.Stage.BEFORE_FORWARD}), lambda state: {}, update)
+
+
+def test_denominators_of_cuts_are_those_of_what_the_hooks_left():
+    terms = [ps.MSELoss(prediction_key="y", target_key="y", ignore_nonfinite=True, name=name) for name in ("one", "other")]
+    loss, batch = terms[0] + 3.0 * terms[1], batches(1)[0]
+    whole, cut = (training(seeded(Plain), ps.sgd(0.1), loss=loss, hooks=[relabelling()], microbatches=k) for k in (1, 2))
+    (one, first), (two, second) = (tr.step(tr.init(), batch) for tr in (whole, cut))
+    # the cuts add in another order
+    torch.testing.assert_close(one.params, two.params, rtol=0, atol=1e-14)
+    assert first["loss/total"].item() == pytest.approx(second["loss/total"].item(), rel=1e-13)
