@@ -29,6 +29,11 @@ COMMANDS = [
 ]
 INIT = ["train", "init", "--dataset", "data/train.zarr", "--output-dir", "runs/one", "--out", "train.json"]
 HEAVY = {"torch", "numpy", "pydantic", "zarr", "matplotlib"}
+BROKEN = """from purestep.models import PaiNN
+class Net(PaiNN):
+    def forward(self, batch):
+        raise ZeroDivisionError("of the model")
+"""
 STRANGER = "from torch import nn\nfrom purestep.models import PaiNN\nclass Net(PaiNN):\n    pass\n"
 
 
@@ -159,6 +164,7 @@ def test_trust_is_asked_for_before_any_path_is_looked_at():
     assert not os.path.exists("run")
 
 
+@pytest.mark.slow
 def test_a_trusted_model_of_the_working_directory_is_found():
     Path("stranger.py").write_text(STRANGER)
     path = write(**{"strategy/model_specs/main/cls_path": "stranger.Net", "strategy/num_steps": 1})
@@ -212,6 +218,32 @@ def test_a_model_that_does_not_take_its_arguments_fails_with_the_reason():
     assert done.exit_code == 3
     assert "did you mean 'hidden_size'" in done.stderr
     assert documents_in("run")["status.json"]["status"] == "failed"
+
+
+def test_an_exception_of_the_model_exits_with_1_and_leaves_its_traceback(monkeypatch, here):
+    Path("broken.py").write_text(BROKEN)
+    monkeypatch.syspath_prepend(str(here))
+    monkeypatch.setenv("PURESTEP_TRUST", "other:broken")  # the same as --trust
+    done = purestep("spec", "run", write(**{"strategy/model_specs/main/cls_path": "broken.Net"}), "--progress", "none")
+    sys.modules.pop("broken")
+    assert done.exit_code == 1
+    assert "ZeroDivisionError: of the model" in Path("run/crash-rank0.txt").read_text()
+    assert documents_in("run")["status.json"] == {
+        "schema": "purestep.status/1",
+        "status": "failed",
+        "exit_code": 1,
+        "reason": "of the model",
+    }
+
+
+def test_a_run_on_other_data_than_it_began_with_is_not_resumed():
+    purestep("spec", "run", write(), "--progress", "none")
+    path = Path("run/spec.json")
+    path.write_text(path.read_text().replace('"split": "validation"', '"split": "test"'))
+    done = purestep("spec", "resume", "run", "--progress", "none")
+    assert done.exit_code == 4
+    assert "data.fingerprint" in done.stderr
+    assert documents_in("run")["status.json"]["status"] == "finished"
 
 
 @pytest.mark.slow

@@ -1,11 +1,13 @@
 """Nothing is imported or called that was not granted; an alias carries a grant no further than the home of what it names."""
 
 import sys
+from importlib.metadata import EntryPoint
 
 import pytest
 
 from purestep.errors import SpecError, TrustError
 from purestep.models import PaiNN
+from purestep.spec import trust
 from purestep.spec.building import build
 from purestep.spec.envelope import Target
 from purestep.spec.reading import check_text
@@ -94,3 +96,11 @@ def test_a_target_that_cannot_be_called_is_refused_with_the_reason(module, path,
 def test_there_is_no_grant_for_everything(grant):
     with pytest.raises(TrustError, match="no grant for everything"):
         check_grants([grant])
+
+
+def test_what_an_installed_distribution_exports_needs_no_grant(module, monkeypatch):
+    point = EntryPoint("net", "stranger:Net", trust.GROUP)
+    monkeypatch.setattr(trust, "entry_points", lambda group: [point] if group == trust.GROUP else [])
+    assert type(call("stranger.Net", width=3)).__name__ == "Net"
+    with pytest.raises(TrustError):
+        call("stranger.nn.Linear")
