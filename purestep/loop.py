@@ -19,7 +19,7 @@ from .core.event import Event, Listener, Stop, crossed
 from .core.hook import Stage
 from .core.ranks import Ranks
 from .core.state import TrainState
-from .core.step import Step
+from .core.step import Step, form_at
 from .errors import DataError, StallError
 from .training import Training
 from .validation import Evaluate, Validation, validate
@@ -178,7 +178,7 @@ class _Run:
         return self.close_epoch(now) if complete else now
 
     def one_batch(self, now: _Moment, batch: Any) -> _Moment:
-        state, metrics = _cheapest(self.step, now.state)(now.state, batch)
+        state, metrics = form_at(self.step, now.state)(now.state, batch)
         before = now.step_count
         now = now.replace(
             state=state, metrics=metrics, summary=None, batch_count=now.batch_count + 1, epoch_step_count=now.epoch_step_count + 1
@@ -272,11 +272,6 @@ def _in_step(ranks: Ranks, batches: Iterator[Any]) -> Iterator[Any]:
                 warnings.warn(f"the data of another rank has ended, so rank {ranks.rank} leaves the rest of its own", stacklevel=2)
             return
         yield batch
-
-
-def _cheapest(step: Any, state: TrainState) -> Step:
-    """The form of the step to run at this state."""
-    return step.at(state) if hasattr(step, "at") else step
 
 
 def _size(batches: Any) -> int | None:

@@ -81,6 +81,7 @@ class Training:
         combine_gradients: CombineGradients | None = None,
     ):
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
+        _check_optimizer(optimizer)
         _check_choice("precision", precision, tuple(_AUTOCAST))
         _check_choice("grad_engine", grad_engine, ENGINES)
         _check_together(precision, optimizer, combine_gradients, ranks)
@@ -135,6 +136,11 @@ class Training:
         changes: dict[str, Any] = {} if forward is None else {"forward_fn": forward}
         changes |= {} if loss is None else {"loss": as_loss(loss)}
         return dataclasses.replace(self._program, **changes).evaluate
+
+
+def _check_optimizer(optimizer: Any) -> None:
+    if not isinstance(optimizer, GradientTransform):
+        raise TypeError(f"optimizer: expected a gradient transform such as ps.adamw(1e-3), got {optimizer!r}")
 
 
 def _check_choice(what: str, value: Any, known: Sequence[str]) -> None:

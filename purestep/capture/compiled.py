@@ -12,8 +12,10 @@ from typing import Any, Literal
 
 from ..core import tree
 from ..core.state import check_not_consumed, mark_consumed
+from ..core.step import form_at
 from ..errors import RecompileError
 from .backends import BACKENDS, Backend
+from .donation import check_own_memory, mark_own_memory
 from .graph import CaptureRecord, Graph
 from .key import difference, kind, surroundings
 from .recording import capture_by_dynamo, capture_by_trace
@@ -63,7 +65,6 @@ class Compiled:
     def __init__(self, step: Callable[..., Any], donate: bool, engine: str, on_recompile: str, backend: Backend):
         self._step, self._donate, self._engine = step, donate, engine
         self._on_recompile, self._backend = on_recompile, backend
-        self._at = getattr(step, "at", None)  # cheaper forms of the step, chosen between batches
         self._graphs: dict[Any, list[Graph]] = {}
         self._records: list[CaptureRecord] = []
 
@@ -71,17 +72,20 @@ class Compiled:
         """Call the function, capturing it first where this kind of arguments is new."""
         if args:
             check_not_consumed(args[0], "compiled step")
-        elif self._at is not None or self._donate:
+        elif self._donate or hasattr(self._step, "at"):
             raise TypeError("compiled step: give the state as the first positional argument")
-        step = self._at(args[0]) if self._at is not None else self._step
+        step = form_at(self._step, args[0]) if args else self._step
         leaves, spec = tree.flatten((args, kwargs))
         key = (step, spec, surroundings(), tuple([kind(leaf) for leaf in leaves]))
         graph = next((graph for graph in self._graphs.get(key, ()) if graph.holds(leaves)), None)
         if graph is None:
             graph = self._capture(key, leaves)
+        if self._donate:
+            check_own_memory(args[0])
         result = graph.run(leaves)
         if self._donate:
             mark_consumed(args[0])
+            mark_own_memory(result[0])
         return result
 
     def explain(self) -> list[CaptureRecord]:

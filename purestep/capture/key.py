@@ -1,5 +1,6 @@
 """What a captured graph relies on and does not check itself: the key under which it is kept."""
 
+import enum
 from typing import Any
 
 import torch
@@ -15,17 +16,18 @@ def kind(leaf: Any) -> tuple:
     """Shape, strides, dtype and device of a tensor; type and value of anything else, which is a constant of the graph.
 
     Raises:
-        CaptureError: If a leaf is neither a tensor nor hashable.
+        CaptureError: If a leaf is neither a tensor nor a plain constant.
     """
     if isinstance(leaf, Tensor):
         return (leaf.shape, leaf.stride(), leaf.dtype, leaf.device)
-    try:
-        hash(leaf)
-    except TypeError:
-        raise CaptureError(
-            f"a leaf of type {type(leaf).__name__} is neither a tensor nor hashable, so it cannot be part of a captured step"
-        ) from None
-    return (type(leaf), leaf)
+    if isinstance(leaf, float):
+        return (float, leaf.hex())  # tells -0.0 from 0.0, and a NaN equals itself
+    if isinstance(leaf, int | str | bytes | bool | complex | enum.Enum | torch.dtype | torch.device):
+        return (type(leaf), leaf)
+    raise CaptureError(
+        f"a leaf of type {type(leaf).__name__} is neither a tensor nor a plain constant (number, string, enum), so a captured step would "
+        "freeze it; register the type with ps.tree.node, or keep it out of the batch"
+    )
 
 
 def surroundings() -> tuple:

@@ -4,8 +4,9 @@ Everything that the graph needs is an input of it: the leaves, and the tensors t
 written into the memory of the old one at the end of the graph.
 """
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -46,7 +47,8 @@ def capture_by_trace(step: Callable[..., Any], leaves: list[Any], spec: Any, don
 
     example = [leaves[i].detach().clone() for i in positions]
     try:
-        with torch.autograd.set_multithreading_enabled(False):  # the backward runs on this thread, or context is lost
+        # the backward runs on this thread, or context is lost; oneDNN's recurrent layers cannot be recorded, their parts can
+        with torch.autograd.set_multithreading_enabled(False), _without_onednn():
             graph = make_fx(flat)(*example)
     except (PurestepError, torch.OutOfMemoryError):
         raise
@@ -74,6 +76,16 @@ def capture_by_trace(step: Callable[..., Any], leaves: list[Any], spec: Any, don
     where = tuple(f"{read.value} at {read.where}" for read in reads.reads)
     record = CaptureRecord("trace", "", num_nodes, where, traced - began, time.perf_counter() - traced)
     return Graph(call, record, tuple(reads.reads), check if guard is not None else None)
+
+
+@contextlib.contextmanager
+def _without_onednn() -> Iterator[None]:
+    enabled = torch._C._get_mkldnn_enabled()  # torch.backends.mkldnn.flags sets TF32 as well, and warns
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(enabled)
 
 
 class _Results:

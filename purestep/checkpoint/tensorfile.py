@@ -99,7 +99,10 @@ def num_bytes(dtype: torch.dtype, shape: Iterable[int]) -> int:
 
 def byte_view(tensor: Tensor) -> np.ndarray:
     """The bytes of a dense, contiguous CPU tensor as uint8, sharing its memory."""
-    return tensor.detach().reshape(-1).view(torch.uint8).numpy()
+    flat = tensor.detach().reshape(-1)
+    if flat.numel() == 1 and flat.stride() != (1,):  # torch calls it contiguous, and refuses to view it
+        flat = flat.as_strided((1,), (1,))
+    return flat.view(torch.uint8).numpy()
 
 
 def make_header(tensors: dict[str, tuple[str, tuple[int, ...]]]) -> tuple[bytes, list[Entry]]:

@@ -17,13 +17,14 @@ from .hook import Hook, Stage, StepContext, run_hooks
 from .loss import LossOutput
 from .objective import Objective
 from .schedule import scalar_like
-from .state import TrainState
+from .state import TrainState, check_not_consumed
 from .step import put_back
 from .transform import Gated, GradientTransform, apply_updates, children, rebuild
 
 
 def end_epoch(state: TrainState) -> TrainState:
     """Close an epoch: `epoch_count` advances, `epoch_step_count` returns to 0. Pure."""
+    check_not_consumed(state, "end_epoch")
     counters = dataclasses.replace(
         state.counters,
         epoch_count=state.counters.epoch_count + 1,
@@ -90,7 +91,7 @@ def build_end_epoch(
         assert isinstance(result, Gated)
         moved = apply_updates(trainable, result)
         if unreached:
-            moved, opt_state = put_back(tuple(unreached), trainable, (trainable, state.opt_state), (moved, opt_state))
+            moved, opt_state = put_back(tuple(unreached), trainable, [trainable, state.opt_state], [moved, opt_state])
         params = objective.join(moved, rest)
         ctx = StepContext(Stage.AFTER_OPTIMIZER_STEP, None, state.counters, params, state.buffers, state.seed, {})
         ctx = ctx.replace(loss=LossOutput(extras["value"], {}, {}, {}, {}), updates=result.updates, applied=result.apply)
@@ -122,12 +123,12 @@ def _extras_without_batch(objective: Objective, optimizer: GradientTransform, st
 
 def _as_before_window(old: Any, new: Any) -> Any:
     """The new state, but of the parts that stand before the window the old one: for them there was no batch."""
-    if not isinstance(new, dict):
+    if isinstance(new, Tensor) or callable(getattr(type(new), "end_epoch", None)):
         return new
     merged: dict[str, Any] = {}
     passed = False
-    for key in new:
-        holds = not passed and bool(_parts_with(new[key], "end_epoch"))
-        merged[key] = new[key] if passed else _as_before_window(old[key], new[key]) if holds else old[key]
+    for (key, before), (_, after) in zip(children(old), children(new), strict=True):
+        holds = not passed and bool(_parts_with(after, "end_epoch"))
+        merged[key] = after if passed else _as_before_window(before, after) if holds else before
         passed = passed or holds
-    return merged
+    return rebuild(new, merged)

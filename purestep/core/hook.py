@@ -113,6 +113,8 @@ def check_hooks(hooks: Sequence[Hook]) -> tuple[Hook, ...]:
         HookError: For two hooks of one name, a stage outside the step, or a stage that the chain owns.
     """
     seen: set[str] = set()
+    if isinstance(hooks, Hook):
+        raise HookError(f"hooks: give a list of hooks, [{hooks.name}], got the hook itself")
     for hook in hooks:
         if not isinstance(hook, Hook):
             raise HookError(f"hooks: expected a Hook, got {type(hook).__name__}; what acts on the world outside is a listener of fit")

@@ -122,14 +122,14 @@ class LossTerm(Composable):
 class FunctionTerm(LossTerm):
     """A term from a function `fn(prediction, target, batch) -> Sums | 0-d mean`.
 
-    A mean alone has denominator 1: it is combined over cuts as the mean of means, so cuts must be equal.
+    A mean alone counts as the mean over the samples of the batch (see `num_samples`).
     """
 
     fn: Callable[[Any, Any, Any], Any]
 
     def __call__(self, prediction: Any, target: Any, batch: Any) -> Sums:
         """Sum and count of the term over the batch."""
-        return as_sums(self.fn(prediction, target, batch))
+        return as_sums(self.fn(prediction, target, batch), num_samples(batch))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -142,16 +142,32 @@ class WholeTerm(LossTerm):
 
     def __call__(self, prediction: Any, target: Any, batch: Any) -> Sums:
         """Sum and count of the term; `prediction` is all that `forward` returned."""
-        return as_sums(self.fn(prediction, batch))
+        return as_sums(self.fn(prediction, batch), num_samples(batch))
 
     def read_and_sum(self, predictions: Any, targets: Any, batch: Any, where: str) -> Sums:
         """Call the function; it reads what it needs by itself."""
         return self(predictions, None, batch)
 
 
-def as_sums(value: Any) -> Sums:
-    """`Sums` as they are; a 0-d mean gets the denominator 1."""
-    return Sums(*value) if isinstance(value, tuple) else Sums(value, torch.ones_like(value))
+def as_sums(value: Any, count: int = 1) -> Sums:
+    """`Sums` as they are; a 0-d mean becomes a sum over `count`.
+
+    Raises:
+        LossError: If it is neither.
+    """
+    if isinstance(value, tuple):
+        return Sums(*value)
+    if not isinstance(value, Tensor):
+        raise LossError(f"a loss function returns a 0-d tensor or Sums, got {type(value).__name__}")
+    return Sums(value * count, torch.full_like(value, count)) if count != 1 else Sums(value, torch.ones_like(value))
+
+
+def num_samples(batch: Any) -> int:
+    """Samples of a batch: its `num_graphs`, or the length of its first tensor; 1 if it has none."""
+    if isinstance(count := getattr(batch, "num_graphs", None), int):
+        return count
+    first = next((leaf for leaf in tree.leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim), None)
+    return 1 if first is None or len(first) == 0 else len(first)
 
 
 class Weighted(NamedTuple):

@@ -41,6 +41,8 @@ def _join(*parts: str | None) -> str:
 
 
 def _named(models: Models) -> dict[str | None, nn.Module]:
+    if not isinstance(models, nn.Module) and not (isinstance(models, Mapping) and all(isinstance(name, str) for name in models)):
+        raise ModuleError(f"models: expected an nn.Module or a mapping from names to modules, got {type(models).__name__}")
     named = {None: models} if isinstance(models, nn.Module) else {**models}
     # a module that torch.compile has wrapped is trained as what it wraps, under the same names: the step is captured whole anyway
     return {model: getattr(module, "_orig_mod", module) for model, module in named.items()}
@@ -74,6 +76,7 @@ def make_layout(models: Models) -> Layout:
                         done.add((id(part), kind, name))
                         slots.append(Slot(kind, owner, name, model, holder[1], holder[0]))
         _check_registered(module, model, set(holders))
+        _check_writes_nothing(module, model)
     return Layout(tuple(slots), tuple(aliases), isinstance(models, nn.Module))
 
 
@@ -88,6 +91,15 @@ def _check_registered(module: nn.Module, model: str | None, known: set[int]) -> 
                     f"{_join(model, owner, attribute)} holds a parameter that the module has not registered, so it would never be trained; "
                     "use nn.Parameter as an attribute, or nn.ParameterList / nn.ParameterDict"
                 )
+
+
+def _check_writes_nothing(module: nn.Module, model: str | None) -> None:
+    for owner, part in module.named_modules():
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.max_norm is not None:
+            raise ModuleError(
+                f"{_join(model, owner)} has max_norm={part.max_norm}, which writes into its weight during the forward; "
+                "leave it out, and bound the rows by a transform or torch.nn.utils.parametrizations"
+            )
 
 
 def read(models: Models, layout: Layout, kind: str, device: torch.device | str | None = None) -> dict[str, Any]:

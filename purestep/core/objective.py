@@ -68,7 +68,7 @@ class Cut(NamedTuple):
 
 def own_copy(batch: Any) -> Any:
     """The batch in memory of its own: models call `requires_grad_` on what they are given, or write into it."""
-    return tree.map(lambda x: x.detach().clone() if isinstance(x, Tensor) else x, batch)
+    return tree.map(lambda x: x.clone() if isinstance(x, Tensor) else x, batch)
 
 
 def cut_batch(batch: Any, parts: int) -> Sequence[Any]:

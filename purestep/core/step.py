@@ -6,7 +6,7 @@ here are the stages after it, gates, counters and metrics, the same for both.
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,13 +14,13 @@ from torch import Tensor
 
 from . import rng, tree
 from .by_terms import gradient_by_terms
-from .grad import Engine, Gradient
+from .grad import Engine, Gradient, runs_transformed
 from .hook import Hook, Stage, StepContext, check_hooks, run_hooks
 from .loss import LossOutput, as_sums
 from .objective import Cut, Metrics, Objective, cut_batch, gradient_over_cuts
 from .schedule import scalar_like
 from .state import TrainState, count_batch, zero_counters
-from .transform import Gated, GradientTransform, apply_updates, check_needs, collect_metrics
+from .transform import Gated, GradientTransform, apply_updates, check_needs, children, collect_metrics, rebuild
 from .tree import Tree
 
 Step = Callable[[TrainState, Any], tuple[TrainState, Metrics]]
@@ -63,8 +63,8 @@ def build_step(
     """
     hooks = check_hooks(hooks)
     check_needs(optimizer.name, optimizer.needs, dict.fromkeys(EXTRAS))
-    if microbatches < 1:
-        raise ValueError(f"microbatches must be at least 1, got {microbatches}")
+    if isinstance(microbatches, bool) or not isinstance(microbatches, int) or microbatches < 1:
+        raise ValueError(f"microbatches must be a whole number of at least 1, got {microbatches!r}")
     known = set() if known is None else known
 
     def run(update: Callable[..., _Update], state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
@@ -97,15 +97,20 @@ def build_step(
     def at(state: TrainState) -> Step:
         return waiting_step if _waits(optimizer, state) else step
 
-    step.at = at  # type: ignore[attr-defined]
+    step.at, step.of = at, step  # type: ignore[attr-defined]
     return step
+
+
+def form_at(step: Any, state: TrainState) -> Any:
+    """The form of a step to run at this state: `step.at(state)` where it has one, and did not get it from what it wraps."""
+    return step.at(state) if getattr(step, "of", None) is step else step
 
 
 def _full_update(optimizer: GradientTransform, gradient: Gradient, state: TrainState, trainable: Tree, extras: dict[str, Any]) -> _Update:
     result, opt_state = optimizer.update(gradient.grads, state.opt_state, trainable, **extras)
     new = apply_updates(trainable, result)
     if gradient.unreached:
-        new, opt_state = put_back(gradient.unreached, trainable, (trainable, state.opt_state), (new, opt_state))
+        new, opt_state = put_back(gradient.unreached, trainable, [trainable, state.opt_state], [new, opt_state])
     if isinstance(result, Gated):
         return _Update(new, opt_state, result.updates, result.apply, result.reject)
     return _Update(new, opt_state, result, None, None)
@@ -177,19 +182,32 @@ def _extras(objective: Objective, optimizer: GradientTransform, state: TrainStat
     return extras
 
 
-def put_back(unreached: tuple[str, ...], trainable: Tree, old: Tree, new: Tree) -> Tree:
+def put_back(unreached: tuple[str, ...], trainable: Tree, old: Any, new: Any) -> Any:
     """Leaves that the loss does not reach, and their optimizer state, as they were: no decay and no momentum moves them.
 
-    A leaf of the state belongs to the parameter whose path its own path ends with; of several, the longest.
+    What belongs to a leaf is found by structure: in a tree of the form of the parameters, or in a dict by their paths.
     """
-    ends = sorted((f".{path}" for path in tree.paths(trainable)), key=len, reverse=True)
-    idle = {f".{path}" for path in unreached}
+    form, paths = tree.structure(trainable), tree.paths(trainable)
 
-    def choose(path: str, before: Any, after: Any) -> Any:
-        owner = next((end for end in ends if f".{path}".endswith(end)), None)
-        return before if owner in idle else after
+    def visit(before: Any, after: Any) -> Any:
+        if isinstance(after, Tensor):
+            return after
+        if (ours := _by_leaf(form, after)) is not None:
+            parts = zip(paths, _by_leaf(form, before) or (), ours, strict=True)
+            return tree.unflatten(form, [was if path in unreached else now for path, was, now in parts])
+        if isinstance(after, Mapping) and after and set(after) <= set(paths):
+            return {path: before[path] if path in unreached else now for path, now in after.items()}
+        return rebuild(after, {key: visit(was, now) for (key, was), (_, now) in zip(children(before), children(after), strict=True)})
 
-    return tree.map_with_path(choose, old, new)
+    return visit(old, new)
+
+
+def _by_leaf(form: Any, state: Any) -> list[Any] | None:
+    """What a state holds for each parameter, if it has the form of the parameters."""
+    try:
+        return form.flatten_up_to(state)
+    except (ValueError, TypeError):
+        return None
 
 
 def _warn_unreached(paths: tuple[str, ...], known: set[str]) -> None:
@@ -289,7 +307,7 @@ def init_state(
         buffers: Of modules.
         trainable: The part of `params` that the optimizer sees; all of it by default.
     """
-    copied = tree.map(lambda p: p.detach().clone(), params)
+    copied = tree.map(lambda p: p.clone() if runs_transformed() else p.detach().clone(), params)
     for path, leaf in tree.items(copied):
         if trainable is None and not (leaf.is_floating_point() or leaf.is_complex()):
             raise TypeError(f"params.{path} has dtype {leaf.dtype}, which has no gradient; keep it in the batch, or close over it")

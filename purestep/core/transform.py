@@ -63,8 +63,11 @@ def chain(*parts: GradientTransform, name: str = "chain") -> GradientTransform:
         name: Under which an enclosing chain keeps the state, and metrics are reported.
 
     Raises:
-        TransformError: In `update`, if an extra argument that a part needs is missing.
+        TransformError: If a part is no transform; in `update`, if an extra argument that a part needs is missing.
     """
+    for part in parts:
+        if not isinstance(part, GradientTransform):
+            raise TransformError(f"{name}: parts are gradient transforms, one argument each (ps.adam(1e-3), not ps.adam), got {part!r}")
     names = tuple(_numbered([part.name for part in parts]))
     needs = frozenset().union(*(part.needs for part in parts))
     scalers = tuple((key, part.scale_loss) for key, part in zip(names, parts, strict=True) if part.scale_loss is not None)
@@ -230,7 +233,10 @@ def _replace(state: Any, path: tuple[str, ...], chosen: dict[tuple[str, ...], fl
     if isinstance(state, Hyperparam):
         if path not in chosen:
             return state
-        return state._replace(value=torch.full_like(state.value, 0.0) + chosen[path])
+        value = torch.as_tensor(chosen[path], dtype=torch.float64, device=state.value.device)
+        if value.shape != state.value.shape:
+            raise ValueError(f"{'.'.join(path)} has shape {tuple(state.value.shape)}, got a value of shape {tuple(value.shape)}")
+        return state._replace(value=value.clone())
     if not any(where[: len(path)] == path for where in chosen):
         return state
     return rebuild(state, {key: _replace(child, (*path, key), chosen) for key, child in children(state)})

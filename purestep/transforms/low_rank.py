@@ -94,7 +94,7 @@ def scale_by_galore(
                 continue
             matrix, old = _tall(leaf, dims), next(remaining)
             vectors = torch.linalg.svd(finite_or_zero(matrix), full_matrices=False).U[:, : old.shape[1]].contiguous()
-            projectors.append(torch.where(renew, vectors, old))
+            projectors.append(torch.where(renew, vectors.reshape(-1).view(vectors.shape), old))
             projected.append(projectors[-1].mH @ matrix)
         low, base_state = update_inner(base, "scale_by_galore", tree.unflatten(structure, projected), state.base, None, extra)
         new, out = iter(projectors), []

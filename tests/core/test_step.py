@@ -62,7 +62,7 @@ def test_more_parts_than_samples_are_refused():
     step, state = start(ps.sgd(0.1), microbatches=5)
     with pytest.raises(ValueError, match=r"a field of shape \(4,\) cannot be cut"):
         step(state, X)
-    with pytest.raises(ValueError, match="microbatches must be at least 1"):
+    with pytest.raises(ValueError, match="microbatches must be a whole number of at least 1"):
         ps.make_step(squares, ps.sgd(0.1), microbatches=0)
 
 
