@@ -273,3 +273,18 @@ def test_a_state_given_away_is_refused_by_evaluate():
     captured(tr.step, donate=True)(state, batch)
     with pytest.raises(ps.errors.ConsumedStateError, match="evaluate"):
         tr.evaluate(state, batch)
+
+
+@pytest.mark.parametrize("use", ["step", "end_epoch", "save"])
+def test_a_state_given_away_is_refused_everywhere(use, tmp_path):
+    tr, batch = training(), batches(1)[0]
+    state = tr.init()
+    captured(tr.step, donate=True)(state, batch)
+    uses = {"step": lambda: tr.step(state, batch), "end_epoch": lambda: ps.end_epoch(state), "save": lambda: ps.save(tmp_path / "x", state)}
+    with pytest.raises(ps.errors.ConsumedStateError, match=use):
+        uses[use]()
+
+
+def test_a_name_of_the_file_format_is_refused_when_it_is_saved(tmp_path):
+    with pytest.raises(ps.errors.CheckpointSaveError, match="__metadata__"):
+        ps.save(tmp_path / "x", ps.init_state({"__metadata__": torch.ones(2)}, ps.sgd(0.1)))

@@ -74,6 +74,8 @@ def place_leaf(path: str, leaf: Any, has_model: bool) -> Placed:
     Raises:
         CheckpointSaveError: If it cannot be stored.
     """
+    if path.split(".")[-1] == "__metadata__":
+        raise CheckpointSaveError(f"leaf {path!r}: the name __metadata__ is reserved by the file format; rename the key")
     problem = tensorfile.name_problem(path) or leaf_problem(leaf)
     if problem:
         raise CheckpointSaveError(f"leaf {path!r} {problem}")

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from .. import __version__
+from ..core.state import check_not_consumed
 from ..errors import CheckpointSaveError
 from . import disk, layout, strictjson, tensorfile
 from .hashing import Hash
@@ -48,6 +49,7 @@ def about_state(state: Any, label: int | None = None, *, extra: Mapping[str, Any
     Raises:
         CheckpointSaveError: If `extra` is not plain JSON.
     """
+    check_not_consumed(state, "save")
     return About(
         label=layout.label_of(state) if label is None else label,
         schema=layout.schema_of(state),

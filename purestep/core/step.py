@@ -19,7 +19,7 @@ from .hook import Hook, Stage, StepContext, check_hooks, run_hooks
 from .loss import LossOutput, as_sums
 from .objective import Cut, Metrics, Objective, cut_batch, gradient_over_cuts
 from .schedule import scalar_like
-from .state import TrainState, count_batch, zero_counters
+from .state import TrainState, check_not_consumed, count_batch, zero_counters
 from .transform import Gated, GradientTransform, apply_updates, check_needs, children, collect_metrics, rebuild
 from .tree import Tree
 
@@ -68,6 +68,7 @@ def build_step(
     known = set() if known is None else known
 
     def run(update: Callable[..., _Update], state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
+        check_not_consumed(state, "step")
         cuts = objective.cut(batch, microbatches)
         differentiate = gradient_over_cuts if objective.combine is None else gradient_by_terms
         gradient, cut = differentiate(objective, optimizer, hooks, engine, state, cuts)
