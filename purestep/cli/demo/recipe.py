@@ -18,10 +18,10 @@ class Recipe:
     hidden_size: int = 32
     num_layers: int = 3
     num_radial: int = 20
-    cutoff: float = 3.5
+    cutoff: float = 5.0
     peak_learning_rate: float = 1e-2
     warmup_steps: int = 100
-    weight_decay: float = 0.1
+    weight_decay: float = 0.05
     spike_threshold: float = 20.0
     max_norm: float = 10.0
     ema_decay: float = 0.99
@@ -35,4 +35,4 @@ class Recipe:
 
 # An epoch has 50 batches. The kill comes 40 batches after a checkpoint, with the end of an epoch and a validation in between.
 SHORT = Recipe(num_steps=800, kill_at=420, checkpoint_every=95, validate_every_n_epochs=4)
-FULL = Recipe(num_steps=2000, kill_at=1020, checkpoint_every=140, validate_every_n_epochs=4, num_members=3)
+FULL = Recipe(num_steps=1200, kill_at=620, checkpoint_every=145, validate_every_n_epochs=4, num_members=4, hidden_size=40)
