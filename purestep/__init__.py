@@ -41,6 +41,8 @@ _MODULES = {"tree": "core.tree", "rng": "core.rng", "errors": "errors"} | {
         "checkpoint",
         "testing",
         "distributed",
+        "reporting",
+        "spec",
     )
 }
 _FAMILIES = ("transforms", "optimizers", "losses")
@@ -49,7 +51,22 @@ _FAMILIES = ("transforms", "optimizers", "losses")
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 if TYPE_CHECKING:  # what editors and type checkers see; the same names, loaded at once
-    from . import checkpoint, data, distributed, errors, hooks, losses, metrics, models, optimizers, schedules, testing, transforms
+    from . import (
+        checkpoint,
+        data,
+        distributed,
+        errors,
+        hooks,
+        losses,
+        metrics,
+        models,
+        optimizers,
+        reporting,
+        schedules,
+        spec,
+        testing,
+        transforms,
+    )
     from .capture import compile
     from .checkpoint import Checkpointer, load, save
     from .core import rng, tree
