@@ -334,7 +334,7 @@ def test_a_leaf_that_cannot_be_part_of_a_graph_is_named():
     class Unhashable:
         __hash__ = None
 
-    with pytest.raises(CaptureError, match="a leaf of type Unhashable is neither a tensor nor hashable"):
+    with pytest.raises(CaptureError, match="a leaf of type Unhashable is neither a tensor nor a plain constant"):
         captured(lambda state, batch: state)(torch.ones(1), Unhashable())
 
 

@@ -277,7 +277,7 @@ def test_sums_of_evaluate_merge_exactly_over_batches_of_any_size():
         ({"precision": "int8"}, ValueError, "precision: unknown value 'int8'"),
         ({"precision": "fp16"}, ValueError, r"needs ps\.dynamic_loss_scale"),
         ({"grad_engine": "jax"}, ValueError, "grad_engine: unknown value 'jax'"),
-        ({"microbatches": 0}, ValueError, "microbatches must be at least 1"),
+        ({"microbatches": 0}, ValueError, "microbatches must be a whole number of at least 1"),
         ({"trainable": "encodr.*"}, PatternError, "did you mean 'encoder"),
         ({"loss": 3}, LossError, "expected a loss term, a sum of terms or a function"),
     ],

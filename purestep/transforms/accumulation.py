@@ -27,7 +27,6 @@ class AccumulateState:
     total: Tree  # sum of updates times denominators; float32 or wider
     weight: Tensor  # 0-d float64, sum of denominators
     loss_total: Tensor  # 0-d float64, sum of losses times denominators
-    norm: Tensor  # 0-d float64, norm of what the latest complete window handed on; 0 before
     loss: Tensor  # 0-d float64, mean loss over the latest complete window; 0 before, and if the step passes no loss
     micro_step: Tensor  # 0-d int64, batches in the open window
     windows: Tensor  # 0-d int64, windows emitted so far
@@ -47,8 +46,8 @@ class AccumulateState:
 
     @property
     def metrics(self) -> Mapping[str, Tensor]:
-        """Mean loss and gradient norm of the latest complete window."""
-        return {"update/loss": self.loss, "update/grad_norm": self.norm}
+        """The mean loss over the latest complete window."""
+        return {"update/loss": self.loss}
 
     def end_epoch(self) -> "AccumulateState":
         """The state after an epoch's end: an incomplete window is dropped, carried on, or will be emitted by the next call.
@@ -107,7 +106,7 @@ def accumulate(
         nothing, none = scalar_like(params, 0.0), scalar_like(params, 0, torch.int64)
         closing = scalar_like(params, False, torch.bool)
         total = zeros_of_moments(params, accumulator_dtype)
-        return AccumulateState(total, nothing, nothing.clone(), nothing.clone(), nothing.clone(), none, none.clone(), closing, last, every)
+        return AccumulateState(total, nothing, nothing.clone(), nothing.clone(), none, none.clone(), closing, last, every)
 
     def update(
         updates: Tree,
@@ -139,7 +138,6 @@ def accumulate(
             total=tree.unflatten(structure, kept[:-2]),
             weight=kept[-2],
             loss_total=kept[-1],
-            norm=torch.where(emits, tree.global_norm(out), state.norm),
             loss=torch.where(emits, loss_total / weight, state.loss),
             micro_step=micro_step,
             windows=state.windows + emits,

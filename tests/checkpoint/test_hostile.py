@@ -379,7 +379,7 @@ def test_an_attack_on_memory_or_time_is_refused_within_both(one, attack):
     outcome = in_child(attacked)
     assert outcome.error == ""
     milliseconds, mebibytes = outcome.acknowledged
-    assert milliseconds < 1000
+    assert milliseconds < 5000  # catches work that grows without bound; alone on a machine all take less than a second
     assert mebibytes < 400
 
 

@@ -31,7 +31,7 @@ def test_noise_has_the_standard_deviation_asked_for_and_leaves_other_fields_alon
     # 10,000 numbers: the estimate of the deviation is good to 0.5 / sqrt(20,000)
     assert seen["x"].std().item() == pytest.approx(0.5, abs=0.02)
     assert seen["x"].mean().item() == pytest.approx(0.0, abs=0.02)
-    assert seen["y"] is batch["y"]
+    assert torch.equal(seen["y"], batch["y"])
 
 
 def test_noise_is_new_in_every_batch_and_the_same_in_a_repetition():
@@ -58,7 +58,7 @@ def test_noise_on_a_batch_of_atoms_moves_positions():
     (seen,) = seen_by(ps.hooks.input_noise(0.05), batch)
     assert type(seen) is type(batch)
     assert torch.all(seen.positions != batch.positions)
-    assert seen.forces is batch.forces
+    assert torch.equal(seen.forces, batch.forces)
 
 
 @pytest.mark.parametrize(("fields", "message"), [("z", "no leaf 'z'; there are 'n', 'x'"), ("n", "'n' is torch.int64")])
@@ -103,7 +103,7 @@ def test_rotations_are_uniform():
     # each element has mean 0 and mean square 1/3, known here to 0.58 / sqrt(2000) and 0.3 / sqrt(2000)
     assert turned.mean(0).abs().max() < 0.06
     assert (turned.square().mean(0) - 1 / 3).abs().max() < 0.04
-    assert seen["batch"] is batch["batch"]
+    assert torch.equal(seen["batch"], batch["batch"])
 
 
 def test_a_rotation_refuses_a_batch_that_holds_no_atoms():

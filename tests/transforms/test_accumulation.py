@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-import purestep as ps
 from purestep.core import tree
 from purestep.core.transform import apply_updates, chain
 from purestep.optimizers import adamw, sgd
@@ -133,13 +132,3 @@ def test_waiting_leaves_parameters_and_later_state_bitwise():
 def test_wrong_arguments_are_refused(arguments, words):
     with pytest.raises(ValueError, match=words):
         accumulate(**arguments)
-
-
-def test_the_norm_of_a_window_is_reported_with_its_update():
-    optimizer = ps.chain(ps.accumulate(2), ps.sgd(1.0))
-    step = ps.make_step(lambda w, g: (w * g).sum(), optimizer)
-    state = ps.init_state(torch.zeros(2, dtype=torch.float64), optimizer)
-    state, waiting = step(state, torch.tensor([6.0, 0.0], dtype=torch.float64))
-    _, applied = step(state, torch.tensor([0.0, 8.0], dtype=torch.float64))
-    assert waiting["update/grad_norm"].item() == 6.0
-    assert applied["update/grad_norm"].item() == 5.0
