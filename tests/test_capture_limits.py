@@ -288,3 +288,13 @@ def test_a_state_given_away_is_refused_everywhere(use, tmp_path):
 def test_a_name_of_the_file_format_is_refused_when_it_is_saved(tmp_path):
     with pytest.raises(ps.errors.CheckpointSaveError, match="__metadata__"):
         ps.save(tmp_path / "x", ps.init_state({"__metadata__": torch.ones(2)}, ps.sgd(0.1)))
+
+
+def test_fused_attention_is_kept():
+    def attend(model, batch):
+        x = model(batch["x"]).unsqueeze(0).unsqueeze(0)
+        return {"y": torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)[0, 0]}
+
+    tr, batch = training(forward=attend), batches(1)[0]
+    step = captured(tr.step)
+    assert_trees_equal(step(tr.init(), batch), tr.step(tr.init(), batch))

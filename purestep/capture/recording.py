@@ -129,6 +129,16 @@ def _write_back(old: list[Tensor], results: list[Tensor], inputs: tuple[Tensor, 
     return kept
 
 
+def _draws(node: fx.Node) -> bool:
+    """Whether an operation draws from a global generator; attention without dropout bears the tag, but does not."""
+    if torch.Tag.nondeterministic_seeded not in node.target.tags:  # type: ignore[union-attr]
+        return False
+    arguments = node.target._schema.arguments  # type: ignore[union-attr]
+    given = {argument.name: value for argument, value in zip(arguments, node.args, strict=False)} | node.kwargs
+    chance = next((given.get(argument.name, argument.default_value) for argument in arguments if argument.name == "dropout_p"), None)
+    return chance != 0.0
+
+
 def _refuse_random(graph: fx.GraphModule) -> None:
     """A graph that draws from a global generator would not be the step.
 
@@ -136,7 +146,7 @@ def _refuse_random(graph: fx.GraphModule) -> None:
         CaptureError: Naming the operation, and the line where it is known.
     """
     for node in graph.graph.nodes:
-        if isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags:
+        if isinstance(node.target, torch._ops.OpOverload) and _draws(node):
             raise CaptureError(
                 f"the step calls {node.target}, which draws from a global generator; inside a step use torch.rand, randn, randint, "
                 f"randperm, bernoulli or dropout, which take their bits from the state's seed. {node.stack_trace or ''}"
