@@ -3,8 +3,9 @@
 import logging
 import os
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -31,7 +32,7 @@ from .store import Checkpoint, candidates, check_label, directory_name, is_check
 
 OnCorrupt = Literal["raise", "previous"]
 _DAMAGE = (CheckpointCorruptError, CheckpointFormatError, CheckpointIncompleteError, CheckpointUnsafeError)
-_ATTEMPTS = 5  # a reader that loses a checkpoint to retention looks again; each time there is a newer one
+_PATIENCE = 60.0  # seconds for which a reader that loses a checkpoint to a writer looks again; each time there is a newer one
 _being_read: Counter[str] = Counter()
 _guard = threading.Lock()
 _log = logging.getLogger("purestep.checkpoint")
@@ -92,30 +93,41 @@ def with_checkpoint(path: str | os.PathLike, read: Any, *, step: int | str = "la
     if is_checkpoint(path):
         if step not in ("latest", label_from_name(os.path.basename(path))):
             raise ValueError(f"{path} is one checkpoint; step={step!r} chooses among those of a root")
-        return _opened(path, read)
-    for attempt in range(_ATTEMPTS):
+        return _patiently(path, lambda: _opened(path, read))
+    return _patiently(path, lambda: _first_intact(path, _ordered(path, step), read, on_corrupt))
+
+
+def _patiently(path: str, attempt: Callable[[], Any]) -> Any:
+    """The result of `attempt`, which is made again while the checkpoints it chooses are deleted or replaced under it.
+
+    A writer may be faster than a reader any number of times, so time bounds the attempts and their number does not.
+    """
+    end = time.monotonic() + _PATIENCE
+    while True:
         try:
-            return _first_intact(path, _ordered(path, step), read, on_corrupt)
+            return attempt()
         except CheckpointGoneError:
-            if attempt == _ATTEMPTS - 1:
+            if time.monotonic() > end or not os.path.lexists(path):
                 raise
-    raise AssertionError("unreachable")
 
 
 def _opened(path: str, read: Any, label: int | None = None) -> Any:
-    """Call `read` with a checkpoint; again, if it looks damaged only because another was put in its place meanwhile."""
+    """Call `read` with a checkpoint.
+
+    Raises:
+        CheckpointGoneError: If it looks damaged only because another was put in its place meanwhile.
+    """
     with reading(path):
-        for _ in range(_ATTEMPTS):
-            seal = _seal(path)
-            try:
-                checkpoint = open_checkpoint(path)
-                if label is not None:
-                    check_label(checkpoint, label)
-                return read(checkpoint)
-            except _DAMAGE:
-                if _seal(path) == seal:
-                    raise
-        raise CheckpointGoneError(f"{path} was replaced {_ATTEMPTS} times while it was being read")
+        seal = _seal(path)
+        try:
+            checkpoint = open_checkpoint(path)
+            if label is not None:
+                check_label(checkpoint, label)
+            return read(checkpoint)
+        except _DAMAGE as error:
+            if _seal(path) == seal:
+                raise
+            raise CheckpointGoneError(f"{path} was replaced while it was being read; load it again") from error
 
 
 def _seal(path: str) -> bytes | None:
