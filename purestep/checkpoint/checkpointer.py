@@ -48,6 +48,7 @@ class Checkpointer:
         keep_best: Also keep the best by a metric of the step or of validation: `"validation/loss/total"` (lowest),
             `"max:validation/accuracy"`, a `Best`, or several.
         keep_every: Also keep those whose `step_count` is a multiple of this.
+        keep_every_hours: Also keep the first that was written in each interval of so many hours, counted in UTC.
         async_: Write in the background.
         on_busy: What `save` does while the previous one is being written: wait for it, or skip this one.
         hash: As for `save`; default `"sha256"` in the background, where nobody waits for it, else `"crc32c"`.
@@ -68,6 +69,7 @@ class Checkpointer:
         keep_last: int = 3,
         keep_best: str | Best | Sequence[str | Best] | None = None,
         keep_every: int | None = None,
+        keep_every_hours: float | None = None,
         async_: bool = True,
         on_busy: OnBusy = "wait",
         hash: Hash | None = None,
@@ -77,7 +79,7 @@ class Checkpointer:
         if on_busy not in ("wait", "skip"):
             raise ValueError(f"on_busy must be 'wait' or 'skip', got {on_busy!r}")
         self.cadence = Cadence(every_n_steps, every_n_epochs, every_seconds)
-        self.policy = Policy(keep_last, _best_rules(keep_best), keep_every)
+        self.policy = Policy(keep_last, _best_rules(keep_best), keep_every, keep_every_hours)
         self.on_busy = on_busy
         self.hash: Hash = hash or ("sha256" if async_ else "crc32c")
         self.extra = dict(extra or {})

@@ -4,6 +4,7 @@ The manifest names every file and every leaf with its checksum. Reading it impor
 state that a checkpoint is loaded into, the manifest only has to match.
 """
 
+import datetime
 import hashlib
 import re
 from typing import Any, Literal
@@ -147,6 +148,7 @@ def decode(text: bytes, where: str) -> Manifest:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))[:120]
         raise CheckpointFormatError(f"{where}: {MANIFEST}: {place}: {first['msg']} ({error.error_count()} problems)") from error
+    _check_created(manifest, where)
     _check_files(manifest, where)
     _check_leaves(manifest, where)
     return manifest
@@ -169,6 +171,16 @@ def _too_new(fields: dict[str, Any], where: str) -> CheckpointVersionError:
         f"{where}: written by format {version['major']}.{version.get('minor')} for readers of {fields['min_reader']}.x or newer, "
         f"this purestep reads <= {MAJOR}.{MINOR}; upgrade purestep"
     )
+
+
+def _check_created(manifest: Manifest, where: str) -> None:
+    """Retention counts on the time, which must therefore not depend on where it is read."""
+    try:
+        zone = datetime.datetime.fromisoformat(manifest.created).tzinfo
+    except ValueError:
+        zone = None
+    if zone is None:
+        raise CheckpointFormatError(f"{where}: created is {manifest.created[:40]!r}, expected a time with its offset from UTC")
 
 
 def _check_files(manifest: Manifest, where: str) -> None:

@@ -3,7 +3,8 @@
 A checkpoint stays if any rule wants it. Nothing here touches a file; the deleting is done after a newer checkpoint is safe.
 """
 
-from collections.abc import Collection, Sequence
+import datetime
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -33,18 +34,23 @@ class Best:
 class Policy:
     """What to keep: the union of these rules.
 
-    `keep_every` keeps those whose `step_count` (label, for trees without counters) is a positive multiple of it.
+    `keep_every` keeps those whose `step_count` (label, for trees without counters) is a positive multiple of it. `keep_every_hours`
+    divides time since 1970, in UTC, into intervals of that length, and keeps the first of each by label. What counts is when a
+    checkpoint was written, as its manifest says: no clock is read here, so the answer never changes.
     """
 
     keep_last: int = 3
     keep_best: tuple[Best, ...] = ()
     keep_every: int | None = None
+    keep_every_hours: float | None = None
 
     def __post_init__(self) -> None:
         if self.keep_last < 1:
             raise ValueError(f"keep_last must be at least 1, got {self.keep_last}; the newest checkpoint is never deleted")
         if self.keep_every is not None and self.keep_every < 1:
             raise ValueError(f"keep_every must be at least 1, got {self.keep_every}")
+        if self.keep_every_hours is not None and not self.keep_every_hours > 0:  # `not >` rather than `<=`: also rejects nan
+            raise ValueError(f"keep_every_hours must be positive, got {self.keep_every_hours}")
 
 
 class Plan(NamedTuple):
@@ -68,6 +74,8 @@ def plan(checkpoints: Sequence[Checkpoint], policy: Policy, *, run_id: str, prot
     for rule in policy.keep_best:
         wanted |= {checkpoint.path for checkpoint in best_of(own, rule.metric, rule.mode)[: rule.count]}
     wanted |= {checkpoint.path for checkpoint in own if _lasts(checkpoint.manifest, policy.keep_every)}
+    if policy.keep_every_hours is not None:
+        wanted |= {checkpoint.path for checkpoint in _first_of_each(policy.keep_every_hours, own)}
     wanted |= {checkpoint.path for checkpoint in ordered if checkpoint.manifest.run_id != run_id}
     return Plan([c for c in ordered if c.path in wanted], [c for c in ordered if c.path not in wanted])
 
@@ -75,3 +83,12 @@ def plan(checkpoints: Sequence[Checkpoint], policy: Policy, *, run_id: str, prot
 def _lasts(manifest: Manifest, keep_every: int | None) -> bool:
     step = manifest.counters.get("step_count", manifest.label)
     return manifest.reason in LASTING or (keep_every is not None and step > 0 and step % keep_every == 0)
+
+
+def _first_of_each(hours: float, ordered: Iterable[Checkpoint]) -> list[Checkpoint]:
+    """The first checkpoint of each interval of time; labels, which never go back, say which is first."""
+    first: dict[float, Checkpoint] = {}
+    for checkpoint in ordered:
+        written = datetime.datetime.fromisoformat(checkpoint.manifest.created).timestamp()
+        first.setdefault(written // (3600 * hours), checkpoint)
+    return list(first.values())

@@ -191,7 +191,7 @@ def make_manifest(files: list[FileRecord], leaves: list[Leaf], about: About) -> 
         run_id=about.run_id,
         label=about.label,
         counters=about.counters,
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds"),
+        created=now().isoformat(timespec="microseconds"),
         reason=about.reason,
         writer=_writer(),
         state_schema=about.schema,
@@ -203,6 +203,11 @@ def make_manifest(files: list[FileRecord], leaves: list[Leaf], about: About) -> 
         leaves=leaves,
         extra=about.extra,
     )
+
+
+def now() -> datetime.datetime:
+    """The time that goes into a manifest."""
+    return datetime.datetime.now(datetime.UTC)
 
 
 def encode_checked(manifest: Manifest) -> bytes:

@@ -1,6 +1,7 @@
 """The writer of a run: moments, background, retention on disk, locks."""
 
 import dataclasses
+import datetime
 import logging
 import multiprocessing
 import os
@@ -10,7 +11,7 @@ import time
 import pytest
 import torch
 
-from purestep.checkpoint import Best, Checkpointer, disk, list_checkpoints, load, load_extra, save
+from purestep.checkpoint import Best, Checkpointer, disk, list_checkpoints, load, load_extra, save, write
 from purestep.checkpoint import checkpointer as module
 from purestep.core import tree
 from purestep.core.event import Event
@@ -182,6 +183,20 @@ def test_the_last_and_the_best_and_every_tenth_stay(tmp_path, make_state, async_
     assert [name for name in os.listdir(tmp_path) if name.startswith((".trash", ".tmp"))] == []
 
 
+def test_hours_are_those_at_which_checkpoints_were_written_not_those_of_whoever_cleans_up(tmp_path, make_state, monkeypatch):
+    clock = [datetime.datetime(2025, 7, 1, 12, tzinfo=datetime.UTC)]
+    monkeypatch.setattr(write, "now", lambda: clock[0])
+    for step in range(1, 7):
+        with Checkpointer(tmp_path, keep_last=1, keep_every_hours=1) as writer:
+            writer.save(make_state(1), step=step)
+        clock[0] += datetime.timedelta(minutes=20)
+    clock[0] += datetime.timedelta(days=99)
+    with Checkpointer(tmp_path, keep_last=1, keep_every_hours=1) as writer:
+        writer.save(make_state(1), step=9)
+        writer.save(make_state(1), step=10)
+    assert labels(tmp_path) == [1, 4, 9, 10]
+
+
 def test_weights_that_are_not_finite_are_never_the_best(tmp_path, make_state):
     good, bad = make_state(1), make_state(2)
     bad.params["layer.weight"][0, 0] = float("inf")
@@ -283,6 +298,7 @@ def hold_root(root, ready):
         ({"every_seconds": float("nan")}, "every_seconds must be positive"),
         ({"keep_last": 0}, "keep_last must be at least 1"),
         ({"keep_every": 0}, "keep_every must be at least 1"),
+        ({"keep_every_hours": float("nan")}, "keep_every_hours must be positive"),
         ({"on_busy": "drop"}, "on_busy must be"),
     ],
 )

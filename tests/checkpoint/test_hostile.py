@@ -102,6 +102,8 @@ MANIFESTS = {
     "pieces outside": (lambda m: leaf(m, "a")["pieces"][0].update(offset=[1, 0]), "FormatError", "leaves the shape"),
     "no pieces": (lambda m: leaf(m, "a").update(pieces=[]), "FormatError", "needs dtype, shape and pieces"),
     "wrong checksum": (lambda m: leaf(m, "a")["pieces"][0].update(crc32c="00000000"), "CorruptError", "crc32c"),
+    "no time": (lambda m: m.update(created="yesterday"), "FormatError", "expected a time"),
+    "a time of no place": (lambda m: m.update(created="2025-01-01T00:00:00"), "FormatError", "offset from UTC"),
     "metric that is no number": (lambda m: m["metrics"].update(loss="low"), "FormatError", "metric"),
     "aliases that are no pairs": (lambda m: m["aliases"].append(["a"]), "FormatError", "pairs"),
 }

@@ -1,5 +1,7 @@
 """The pure part: what to keep, which is best, what has changed."""
 
+import datetime
+import functools
 import math
 
 import pytest
@@ -14,10 +16,11 @@ from purestep.checkpoint.retention import Best, Policy, plan
 from purestep.checkpoint.store import Checkpoint
 from purestep.errors import StructureMismatchError
 
+NOON = datetime.datetime(2025, 7, 1, 12, tzinfo=datetime.UTC)
 RUN, OTHER = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000002"
 
 
-def checkpoint(label, *, loss=None, run_id=RUN, reason="periodic", finite=None, step=None):
+def checkpoint(label, *, loss=None, run_id=RUN, reason="periodic", finite=None, step=None, minutes=0):
     manifest = Manifest(
         format="purestep.checkpoint",
         format_version=Version(major=1, minor=0),
@@ -27,7 +30,7 @@ def checkpoint(label, *, loss=None, run_id=RUN, reason="periodic", finite=None, 
         run_id=run_id,
         label=label,
         counters={} if step is None else {"step_count": step},
-        created="",
+        created=(NOON + datetime.timedelta(minutes=minutes)).isoformat(),
         reason=reason,
         writer={},
         state_schema=Schema(name="x", version=0),
@@ -55,6 +58,7 @@ checkpoints = st.lists(
         run_id=st.sampled_from([RUN, OTHER]),
         reason=st.sampled_from(["periodic", "best", "preemption", "exception", "final", "manual"]),
         finite=st.sampled_from([None, True, False]),
+        minutes=st.integers(-300, 300),
     ),
     unique_by=lambda found: found.manifest.label,
 )
@@ -63,6 +67,7 @@ policies = st.builds(
     keep_last=st.integers(1, 4),
     keep_best=st.lists(st.builds(Best, st.just("loss"), st.sampled_from(["min", "max"]), st.integers(1, 3)), max_size=2).map(tuple),
     keep_every=st.none() | st.integers(1, 20),
+    keep_every_hours=st.none() | st.floats(0.01, 12),
 )
 
 
@@ -102,6 +107,31 @@ def test_of_equal_metrics_the_newer_is_better():
 def test_keep_every_counts_updates_where_they_are_known():
     found = [checkpoint(label, step=label // 2) for label in range(0, 50, 2)]
     assert labels(plan(found, Policy(keep_last=1, keep_every=10), run_id=RUN).keep) == [20, 40, 48]
+
+
+def test_keep_every_hours_keeps_the_first_of_each_interval_by_the_time_it_was_written():
+    found = [checkpoint(label, minutes=minutes) for label, minutes in enumerate((0, 10, 119, 120, 121, 400, 401))]
+    assert labels(plan(found, Policy(keep_last=1, keep_every_hours=2), run_id=RUN).keep) == [0, 3, 5, 6]
+    assert labels(plan(found, Policy(keep_last=1, keep_every_hours=0.05), run_id=RUN).keep) == [0, 1, 2, 3, 5, 6]
+
+
+def test_a_clock_that_went_back_keeps_more_and_never_deletes_what_was_the_first_before():
+    found = [checkpoint(label, minutes=minutes) for label, minutes in enumerate((125, 130, 5, 10, 126))]
+    assert labels(plan(found, Policy(keep_last=1, keep_every_hours=2), run_id=RUN).keep) == [0, 2, 4]
+
+
+def test_the_same_moment_written_in_another_zone_is_in_the_same_interval():
+    one, other = checkpoint(1, minutes=5), checkpoint(2, minutes=30)
+    east = datetime.datetime.fromisoformat(one.manifest.created).astimezone(datetime.timezone(datetime.timedelta(hours=9)))
+    moved = one._replace(manifest=one.manifest.model_copy(update={"created": east.isoformat()}))
+    assert labels(plan([moved, other, checkpoint(3, minutes=31)], Policy(1, keep_every_hours=1), run_id=RUN).keep) == [1, 3]
+
+
+@given(checkpoints, st.floats(0.01, 12))
+def test_deleting_as_the_run_goes_keeps_of_each_interval_what_deleting_at_the_end_would_keep(found, hours):
+    ordered, policy = sorted(found, key=lambda one: one.manifest.label), Policy(keep_last=1, keep_every_hours=hours)
+    kept = functools.reduce(lambda held, one: plan([*held, one], policy, run_id=RUN).keep, ordered, [])
+    assert kept == plan(ordered, policy, run_id=RUN).keep
 
 
 @pytest.mark.parametrize(
