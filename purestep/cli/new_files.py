@@ -1,0 +1,19 @@
+"""Files that a command makes: never over one that is there, and refused before the work that fills them."""
+
+import os
+
+from .exits import ExitCode, Refusal
+
+
+def check_new(path: str) -> str:
+    """The path, if nothing is there and its directory exists.
+
+    Raises:
+        Refusal: Otherwise.
+    """
+    if os.path.lexists(path):
+        raise Refusal(f"{path} exists, and nothing is written over it", ExitCode.PATH, ["choose another name, or delete it"])
+    directory = os.path.dirname(path) or "."
+    if not os.path.isdir(directory):
+        raise Refusal(f"{path}: there is no directory {directory}", ExitCode.PATH, [f"mkdir -p {directory}"])
+    return path
