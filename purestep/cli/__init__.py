@@ -10,6 +10,7 @@ from .. import __version__
 from .program import Program
 
 COMMANDS = {
+    "ckpt": "ckpt.group",
     "data": "data.group",
     "demo": "demo.command",
     "doctor": "doctor",

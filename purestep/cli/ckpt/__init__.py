@@ -1,0 +1,1 @@
+"""The commands `purestep ckpt ...`: checkpoints that are listed, shown, verified and exported. None of them imports a model."""

@@ -1,0 +1,47 @@
+"""The command `purestep ckpt export`: weights as plain safetensors, for others."""
+
+import os
+
+import click
+
+from .. import documents
+from ..exits import tell
+from .places import STEP, choose
+
+_DTYPES = ("float64", "float32", "bfloat16", "float16")
+
+
+@click.command(
+    "export",
+    short_help="Write the weights for others.",
+    help="""Write the weights of a checkpoint as model.safetensors into a new directory; any program that reads safetensors reads them.
+
+    \b
+      purestep ckpt export runs/my-model --to exported                  the newest weights
+      purestep ckpt export runs/my-model --to exported --weights ema    those that the hook `ema` averages
+      purestep ckpt export runs/my-model --to exported --step best:validation/loss/total --dtype bfloat16""",
+)
+@click.argument("path", metavar="DIR")
+@click.option("--to", required=True, metavar="NEW_DIR", help="Must not exist, or be empty.")
+@click.option("--weights", default="raw", show_default=True, metavar="NAME", help="raw, or the hook that keeps an average.")
+@STEP
+@click.option("--dtype", type=click.Choice(_DTYPES), help="Convert floating-point weights to this.")
+@click.option("--tied-once", is_flag=True, help="Store tied weights once, under one name.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(path: str, to: str, weights: str, step: str, dtype: str | None, tied_once: bool, as_json: bool) -> None:
+    """Export, and print the directory."""
+    import torch
+
+    from ...checkpoint import export
+
+    checkpoint = choose(path, step)
+    manifest = checkpoint.manifest
+    kind = None if dtype is None else getattr(torch, dtype)
+    directory = export(checkpoint.path, to, weights=weights, dtype=kind, tied="once" if tied_once else "copied")
+    if as_json:
+        files = {name: os.path.getsize(os.path.join(directory, name)) for name in sorted(os.listdir(directory))}
+        facts = {"path": directory, "label": manifest.label, "weights": weights, "dtype": dtype, "files": files}
+        documents.emit({"schema": "purestep.ckpt-export/1", **facts})
+        return
+    tell(f"wrote the {weights} weights of step {manifest.counters.get('step_count', manifest.label):,}")
+    click.echo(directory)
