@@ -24,6 +24,7 @@ from .lock import lock_root, unlock_root
 from .manifest import MODEL_FILE, Reason
 from .retention import Best, Policy
 from .root import apply_retention, make_way, refresh_links, refuse_to_go_back
+from .splitting import MAX_FILE_BYTES, check_limit
 from .staging import clean, make_root
 from .store import directory_name, scan
 from .write import About, about_state, saving, write_checkpoint
@@ -52,6 +53,7 @@ class Checkpointer:
         async_: Write in the background.
         on_busy: What `save` does while the previous one is being written: wait for it, or skip this one.
         hash: As for `save`; default `"sha256"` in the background, where nobody waits for it, else `"crc32c"`.
+        max_file_bytes: As for `save`.
         extra: Plain JSON to keep in every checkpoint.
         run_id: UUID of the run; default that of the newest checkpoint in the root, else a new one.
 
@@ -73,6 +75,7 @@ class Checkpointer:
         async_: bool = True,
         on_busy: OnBusy = "wait",
         hash: Hash | None = None,
+        max_file_bytes: int = MAX_FILE_BYTES,
         extra: Mapping[str, Any] | None = None,
         run_id: str | None = None,
     ) -> None:
@@ -80,7 +83,9 @@ class Checkpointer:
             raise ValueError(f"on_busy must be 'wait' or 'skip', got {on_busy!r}")
         self.cadence = Cadence(every_n_steps, every_n_epochs, every_seconds)
         self.policy = Policy(keep_last, _best_rules(keep_best), keep_every, keep_every_hours)
+        check_limit(max_file_bytes)
         self.on_busy = on_busy
+        self.max_file_bytes = max_file_bytes
         self.hash: Hash = hash or ("sha256" if async_ else "crc32c")
         self.extra = dict(extra or {})
         self.root = os.path.abspath(os.fspath(root))
@@ -209,7 +214,7 @@ class Checkpointer:
                 about = replace(about, finite=_all_finite(placed))
             with saving(path):
                 make_way(path, self.run_id)
-                checkpoint_id = write_checkpoint(path, placed, about, hash=self.hash)
+                checkpoint_id = write_checkpoint(path, placed, about, hash=self.hash, max_file_bytes=self.max_file_bytes)
         except Exception as error:
             _log.error("checkpoint %d was not written: %s", about.label, error)  # now, in case nobody ever calls again
             raise

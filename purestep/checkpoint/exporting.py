@@ -1,4 +1,4 @@
-"""Plain weights for others: one safetensors file, with a configuration beside it if there is one."""
+"""Plain weights for others: one safetensors file, or several with an index, and a configuration beside them if there is one."""
 
 import os
 from collections.abc import Mapping
@@ -9,9 +9,10 @@ from torch import Tensor
 
 from ..errors import CheckpointFormatError, CheckpointSaveError
 from . import disk, layout, strictjson, tensorfile
-from .manifest import MODEL_FILE
+from .manifest import INDEX, MODEL_FILE
 from .read import Verify
 from .restore import with_checkpoint
+from .splitting import MAX_FILE_BYTES, assign_files, check_limit, index_text
 from .staging import make_root
 from .store import Checkpoint
 from .weights import read_leaves, weight_leaves
@@ -29,6 +30,7 @@ def export(
     dtype: torch.dtype | None = None,
     config: Mapping[str, Any] | None = None,
     tied: Tied = "copied",
+    max_file_bytes: int = MAX_FILE_BYTES,
     step: int | str = "latest",
     verify: Verify = "crc",
 ) -> str:
@@ -41,6 +43,7 @@ def export(
         dtype: Convert floating-point weights to this.
         config: Plain JSON for `config.json` beside them.
         tied: Tied names `"copied"`, so that `load_state_dict` finds all of them, or stored `"once"`, under the holder's name.
+        max_file_bytes: Above this the weights are spread over several files, with `model.safetensors.index.json` beside them.
         step: Which checkpoint of a root.
 
     Returns:
@@ -50,6 +53,7 @@ def export(
         CheckpointFormatError: If the checkpoint has no such weights.
         CheckpointSaveError: If the directory is not empty, or cannot be written.
     """
+    check_limit(max_file_bytes)
     to = os.path.abspath(os.fspath(to))
     if os.path.lexists(to) and (not os.path.isdir(to) or os.listdir(to)):
         raise CheckpointSaveError(f"{to} exists and is not an empty directory; export to a new one")
@@ -64,11 +68,26 @@ def export(
         make_root(to)
         if config is not None:
             disk.write_file(os.path.join(to, CONFIG), [strictjson.dump(dict(config))])
-        unfinished = os.path.join(to, f".{MODEL_FILE}.tmp")
-        write_tensors(unfinished, tensors)
-        disk.rename(unfinished, os.path.join(to, MODEL_FILE))
-        disk.sync_dir(to)
+        _write(to, tensors, max_file_bytes)
     return to
+
+
+def _write(to: str, tensors: Mapping[str, Tensor], max_file_bytes: int) -> None:
+    """Write the weights so that those who look for them find all or none: what they look for first gets its name last."""
+    sizes = {name: tensor.numel() * tensor.element_size() for name, tensor in tensors.items()}
+    files = assign_files(MODEL_FILE, sizes, max_file_bytes)
+    entry = MODEL_FILE if MODEL_FILE in files.values() else INDEX
+    for file in sorted(set(files.values())):
+        write_tensors(os.path.join(to, _draft(file, entry)), {name: tensor for name, tensor in tensors.items() if files[name] == file})
+    if entry == INDEX:
+        disk.write_file(os.path.join(to, _draft(INDEX, entry)), [index_text(files, sum(sizes.values()))])
+    disk.sync_dir(to)
+    disk.rename(os.path.join(to, _draft(entry, entry)), os.path.join(to, entry))
+    disk.sync_dir(to)
+
+
+def _draft(file: str, entry: str) -> str:
+    return f".{file}.tmp" if file == entry else file
 
 
 def _weights(checkpoint: Checkpoint, weights: str, verify: Verify) -> dict[str, Tensor]:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..errors import CheckpointFormatError, CheckpointUnsafeError
 from . import disk, strictjson, tensorfile
+from .manifest import INDEX, MODEL_FILE
 
-INDEX = "model.safetensors.index.json"
 TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
 _SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}\.safetensors")
 _MAX_INDEX_BYTES = 64 << 20
@@ -53,21 +53,31 @@ def read_directory(directory: str) -> dict[str, Tensor]:
         CheckpointFormatError: If a tensor is not in the file that the index names.
     """
     if not os.path.lexists(os.path.join(directory, INDEX)):
-        return without_wrapper(read_safetensors(os.path.join(directory, "model.safetensors")))
+        return without_wrapper(read_safetensors(os.path.join(directory, MODEL_FILE)))
     try:
         index = strictjson.load(disk.read_small(directory, INDEX, _MAX_INDEX_BYTES))
         weight_map = dict(index["weight_map"])
     except (ValueError, TypeError, KeyError) as error:
         raise CheckpointFormatError(f"{directory}: {INDEX} has no weight_map: {error}") from error
-    files: dict[str, dict[str, Tensor]] = {}
-    for name in sorted({str(file) for file in weight_map.values()}):
+    names = sorted({str(file) for file in weight_map.values()})
+    for name in names:
         if not _SHARD.fullmatch(name):
             raise CheckpointUnsafeError(f"{directory}: illegal file name {name[:140]!r} in {INDEX}")
-        files[name] = read_safetensors(os.path.join(directory, name))
+    _check_total(directory, names)
+    files = {name: read_safetensors(os.path.join(directory, name)) for name in names}
     lost = [name for name, file in weight_map.items() if name not in files[file]]
     if lost:
         raise CheckpointFormatError(f"{directory}: {lost[0]!r} is not in {weight_map[lost[0]]!r}, as {INDEX} says")
     return without_wrapper({name: files[file][name] for name, file in weight_map.items()})
+
+
+def _check_total(directory: str, names: Sequence[str]) -> None:
+    total = 0
+    for name in names:
+        with disk.open_regular(directory, name) as fd:
+            total += disk.file_size(fd)
+    if total > disk.memory_bytes():
+        raise CheckpointUnsafeError(f"{directory}: {len(names)} files have {total} bytes, this machine has {disk.memory_bytes()}")
 
 
 def read_state_dict(path: str | os.PathLike, key: str | None = None) -> dict[str, Tensor]:

@@ -15,11 +15,12 @@ from ..errors import CheckpointCorruptError, CheckpointFormatError, CheckpointIn
 from . import strictjson, tensorfile
 
 FORMAT = "purestep.checkpoint"
-MAJOR, MINOR = 1, 0
+MAJOR, MINOR = 1, 1  # 1.1 brought weights in several files with an index
 MANIFEST = "manifest.json"
 COMMIT = "COMMIT"
 KEEP = "KEEP"  # an empty file of this name in a checkpoint protects it from retention
 MODEL_FILE = "model.safetensors"
+INDEX = "model.safetensors.index.json"  # beside weights in several files, as Hugging Face has it
 STATE_FILE = "state.safetensors"
 MAX_MANIFEST_BYTES = 8 << 20  # some 35 000 leaves; more would take a hostile one over a second to refuse
 MAX_COMMIT_BYTES = 256
@@ -54,10 +55,10 @@ class Schema(_Record):
 
 
 class FileRecord(_Record):
-    """One file of tensors; `sha256` is null where the writer was asked to do without."""
+    """One file of tensors, or the index of the weights; `sha256` is null where the writer was asked to do without."""
 
     path: str
-    role: Literal["weights", "state"]
+    role: Literal["weights", "state", "index"]
     bytes: int = Field(ge=0)
     sha256: str | None = Field(pattern=_HASH)
 
@@ -191,11 +192,13 @@ def _check_files(manifest: Manifest, where: str) -> None:
             raise CheckpointUnsafeError(f"{where}: illegal file name {record.path[:140]!r} in {MANIFEST}")
         if folded in seen:
             raise CheckpointUnsafeError(f"{where}: file name {record.path!r} occurs twice in {MANIFEST}")
+        if (record.role == "index") != (record.path == INDEX):
+            raise CheckpointFormatError(f"{where}: file {record.path!r} cannot have the role {record.role!r}")
         seen.add(folded)
 
 
 def _check_leaves(manifest: Manifest, where: str) -> None:
-    files = {record.path for record in manifest.files}
+    files = {record.path for record in manifest.files if record.role != "index"}
     paths: set[str] = set()
     stored: set[tuple[str, str]] = set()
     for leaf in manifest.leaves:
@@ -207,7 +210,7 @@ def _check_leaves(manifest: Manifest, where: str) -> None:
             raise CheckpointFormatError(f"{where}: leaf {leaf.path!r}: {problem}")
         for piece in leaf.pieces:
             if piece.file not in files:
-                raise CheckpointFormatError(f"{where}: leaf {leaf.path!r} is said to be in {piece.file!r}, which is not among the files")
+                raise CheckpointFormatError(f"{where}: leaf {leaf.path!r} is said to be in {piece.file!r}, which holds no tensors")
             if (piece.file, piece.tensor) in stored:
                 raise CheckpointFormatError(f"{where}: {piece.tensor!r} of {piece.file!r} is claimed by two leaves")
             stored.add((piece.file, piece.tensor))

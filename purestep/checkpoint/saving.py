@@ -9,6 +9,7 @@ from ..errors import CheckpointError, CheckpointSaveError
 from . import layout
 from .hashing import Hash
 from .manifest import Reason
+from .splitting import MAX_FILE_BYTES, check_limit
 from .staging import clean, is_kept
 from .store import label_from_name, read_manifest
 from .write import about_state, saving, write_checkpoint
@@ -23,6 +24,7 @@ def save(
     metrics: Mapping[str, float] | None = None,
     reason: Reason = "manual",
     hash: Hash = "crc32c",
+    max_file_bytes: int = MAX_FILE_BYTES,
 ) -> str:
     """Write one checkpoint; when this returns, it survives a power loss.
 
@@ -37,6 +39,8 @@ def save(
         metrics: Numbers by which a checkpoint can be chosen as the best.
         hash: `"crc32c"` keeps the checksum of each tensor; `"sha256"` also that of each file, computed in a second thread beside the
             write, which takes longer than the write itself where no core is free or the disk is fast.
+        max_file_bytes: Above this the weights, and the rest likewise, are spread over several files, with an index beside them by which
+            other tools find a weight. A tensor is never cut.
         reason: Why it was written; those of reason `final` or `manual` are never deleted by retention.
 
     Returns:
@@ -45,6 +49,7 @@ def save(
     Raises:
         CheckpointSaveError: If it could not be written; what was there is untouched.
     """
+    check_limit(max_file_bytes)
     path = os.path.abspath(os.fspath(path))
     placed = layout.place(state)
     named = label_from_name(os.path.basename(path))
@@ -56,7 +61,7 @@ def save(
         parent, name = os.path.split(path)
         if os.path.isdir(parent):
             clean(parent, name)
-        write_checkpoint(path, placed, about, hash=hash)
+        write_checkpoint(path, placed, about, hash=hash, max_file_bytes=max_file_bytes)
     return path
 
 

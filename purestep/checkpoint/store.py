@@ -1,5 +1,6 @@
 """Finding checkpoints and opening them: everything that can be said about one without reading a tensor."""
 
+import hashlib
 import itertools
 import math
 import os
@@ -17,7 +18,8 @@ from ..errors import (
     NoCheckpointError,
 )
 from . import disk, tensorfile
-from .manifest import COMMIT, KEEP, MANIFEST, MAX_COMMIT_BYTES, MAX_MANIFEST_BYTES, Manifest, check_commit, decode
+from .manifest import COMMIT, INDEX, KEEP, MANIFEST, MAX_COMMIT_BYTES, MAX_MANIFEST_BYTES, Manifest, check_commit, decode
+from .splitting import index_of
 from .strictjson import collector_paused
 
 _NAME = re.compile(r"step-(\d{10})")
@@ -82,6 +84,7 @@ def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
     path = os.fspath(path)
     manifest = read_manifest(path)
     check_directory(path, manifest)
+    check_index(path, manifest)
     for leaf in manifest.leaves:
         # an empty list only for scalars, as the manifest's own check has seen
         problem = tiling_problem(leaf.shape, [(piece.offset, piece.shape) for piece in leaf.pieces])
@@ -111,6 +114,18 @@ def check_directory(path: str, manifest: Manifest) -> None:
         raise disk.missing(path, ", ".join(lost))
     if foreign:
         raise CheckpointCorruptError(f"{path}: unexpected file {foreign[0]!r}; a checkpoint holds only what its {MANIFEST} lists")
+
+
+def check_index(path: str, manifest: Manifest) -> None:
+    """Compare the index of weights in several files, if there is one, byte by byte with what the manifest says that it is."""
+    record = next((record for record in manifest.files if record.role == "index"), None)
+    if record is None:
+        return
+    expected = index_of(manifest.files, manifest.leaves)
+    if record.bytes != len(expected) or disk.read_small(path, INDEX, record.bytes) != expected:
+        raise CheckpointCorruptError(f"{path}: {INDEX} does not say where {MANIFEST} has the weights")
+    if record.sha256 not in (None, hashlib.sha256(expected).hexdigest()):
+        raise CheckpointCorruptError(f"{path}: {INDEX}: sha256 is not the one in {MANIFEST}")
 
 
 def tiling_problem(shape: list[int], boxes: list[tuple[list[int], list[int]]]) -> str | None:

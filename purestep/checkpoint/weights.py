@@ -12,7 +12,7 @@ from torch import Tensor
 from ..core import tree
 from ..errors import CheckpointFormatError, NoCheckpointError, StructureMismatchError
 from . import foreign, layout
-from .manifest import Leaf, Manifest
+from .manifest import INDEX, MODEL_FILE, Leaf, Manifest
 from .match import MAX_LINES, PathMap, prefix_function
 from .read import Request, Verify, check_memory, new_tensor, read_all
 from .restore import with_checkpoint
@@ -57,7 +57,7 @@ def load_weights(
         )
     if is_checkpoint(path) or (os.path.isdir(path) and candidates(path)):
         return with_checkpoint(path, lambda checkpoint: read_weights(checkpoint, verify), step=step)
-    if any(os.path.lexists(os.path.join(path, name)) for name in (foreign.INDEX, "model.safetensors")):
+    if any(os.path.lexists(os.path.join(path, name)) for name in (INDEX, MODEL_FILE)):
         return foreign.read_directory(path)
     raise NoCheckpointError(f"{path} is neither a checkpoint, nor a root of them, nor a file or directory of weights")
 

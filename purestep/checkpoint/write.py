@@ -22,7 +22,8 @@ from ..errors import CheckpointSaveError
 from . import disk, layout, strictjson, tensorfile
 from .hashing import Hash
 from .layout import Placed
-from .manifest import MAJOR, MAX_MANIFEST_BYTES, MINOR, FileRecord, Leaf, Manifest, Piece, Reason, Schema, Version, encode
+from .manifest import INDEX, MAJOR, MAX_MANIFEST_BYTES, MINOR, FileRecord, Leaf, Manifest, Piece, Reason, Schema, Version, encode
+from .splitting import MAX_FILE_BYTES, index_of, split_placed
 from .staging import commit, staging
 
 
@@ -68,11 +69,14 @@ def _plain(extra: Mapping[str, Any]) -> dict[str, Any]:
         raise CheckpointSaveError(f"extra must be plain JSON with texts as keys and without NaN: {error}") from error
 
 
-def write_checkpoint(target: str, placed: Sequence[Placed], about: About, *, hash: Hash = "crc32c") -> str:
+def write_checkpoint(
+    target: str, placed: Sequence[Placed], about: About, *, hash: Hash = "crc32c", max_file_bytes: int = MAX_FILE_BYTES
+) -> str:
     """Write a whole checkpoint; when this returns it is on the device under its final name.
 
     Args:
         hash: Whether every file gets a SHA-256 besides the CRC-32C of each tensor.
+        max_file_bytes: Above this the tensors of a file are spread over several.
 
     Returns:
         The new checkpoint's id.
@@ -82,7 +86,8 @@ def write_checkpoint(target: str, placed: Sequence[Placed], about: About, *, has
     """
     check_space(os.path.dirname(target), placed)
     with saving(target), staging(target) as stage:
-        files, leaves = write_files(stage.path, placed, hash=hash)
+        files, leaves = write_files(stage.path, split_placed(placed, max_file_bytes), hash=hash)
+        files += _write_index(stage.path, files, leaves, hash)
         manifest = make_manifest(files, leaves, about)
         commit(stage, encode_checked(manifest))
     return manifest.checkpoint_id
@@ -132,6 +137,14 @@ def write_files(directory: str, placed: Sequence[Placed], *, hash: Hash = "crc32
         records.append(FileRecord(path=name, role=role, bytes=written.num_bytes, sha256=written.sha256))
         checksums |= {(name, tensor): crc for tensor, crc in file_checksums.items()}
     return records, [_leaf_record(item, checksums) for item in placed]
+
+
+def _write_index(directory: str, files: Sequence[FileRecord], leaves: Sequence[Leaf], hash: Hash) -> list[FileRecord]:
+    """Write the index that weights in several files need."""
+    if sum(record.role == "weights" for record in files) < 2:
+        return []
+    written = disk.write_file(os.path.join(directory, INDEX), [index_of(files, leaves)], hash=hash)
+    return [FileRecord(path=INDEX, role="index", bytes=written.num_bytes, sha256=written.sha256)]
 
 
 def write_tensors(path: str, tensors: Mapping[str, Tensor], *, hash: Hash = "crc32c") -> tuple[disk.Written, dict[str, str]]:

@@ -9,14 +9,15 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from purestep.checkpoint import load, save
-from purestep.errors import CheckpointError
+from purestep.checkpoint import load, load_weights, save
+from purestep.errors import CheckpointError, NoCheckpointError
 from tests.checkpoint.faults import CHANGES, ERRORS, SWAP, FaultyOS, failing_at, in_child, killing_at, watching, writing_short
 from tests.checkpoint.powerloss import Disk, crash_states
 from tests.checkpoint.scenarios import (
     check_promise,
     check_recovery,
     copy_root,
+    export_to,
     make_root,
     number_of,
     replace,
@@ -54,12 +55,12 @@ def _calls(root: Path, work: Callable[[Path], Callable], scratch: Path) -> list[
 # --- kills --------------------------------------------------------------------------------------------------------
 
 
-def kill_during_save(scratch: Path, stride: int = 1, *, async_: bool = False) -> Cases:
+def kill_during_save(scratch: Path, stride: int = 1, **options) -> Cases:
     """SIGKILL at every call of opening a root, saving, retention and closing; then the next writer goes on."""
     source = make_root(scratch / "source")
 
     def work(root: Path) -> Callable:
-        return save_next(root, 3, async_=async_)
+        return save_next(root, 3, **options)
 
     for point in range(0, 2 * len(_calls(source, work, scratch)), stride):
         with _fresh(scratch, source) as root:
@@ -96,13 +97,13 @@ def _check_killed_twice(outcome, root: Path, old: int) -> None:
     check_recovery(root, 5)
 
 
-def kill_during_replacement(scratch: Path, stride: int = 1) -> Cases:
+def kill_during_replacement(scratch: Path, stride: int = 1, **options) -> Cases:
     """SIGKILL at every call of a save over an existing checkpoint."""
     save(scratch / "source" / "one", small_state(1))
-    calls = len(_calls(scratch / "source", lambda root: replace(root / "one", 2), scratch))
+    calls = len(_calls(scratch / "source", lambda root: replace(root / "one", 2, **options), scratch))
     for point in range(0, 2 * calls, stride):
         with _fresh(scratch, scratch / "source") as root:
-            outcome = in_child(replace(root / "one", 2), killing_at(point))
+            outcome = in_child(replace(root / "one", 2, **options), killing_at(point))
             yield _case(f"kill at {point}", _check_replaced, outcome, root)
 
 
@@ -112,6 +113,26 @@ def _check_replaced(outcome, root: Path) -> None:
     save(root / "one", small_state(3))
     assert number_of(load(root / "one", small_state(0))) == 3
     assert [path.name for path in root.iterdir()] == ["one"], "leftovers"
+
+
+def kill_during_export(scratch: Path, stride: int = 1, **options) -> Cases:
+    """SIGKILL at every call of an export: whoever looks for the weights finds all of them, or none."""
+    source = Path(save(scratch / "source" / "one", small_state(1)))
+    calls = len(_calls(source.parent, lambda root: export_to(root, **options), scratch))
+    for point in range(0, 2 * calls, stride):
+        with _fresh(scratch, source.parent) as root:
+            outcome = in_child(export_to(root, **options), killing_at(point))
+            yield _case(f"kill at {point}", _check_exported, outcome, root)
+
+
+def _check_exported(outcome, root: Path) -> None:
+    assert outcome.killed, f"was not killed: {outcome.error}"
+    try:
+        weights = load_weights(root / "out")
+    except NoCheckpointError:
+        assert not outcome.acknowledged, "an acknowledged export is not there"
+    else:
+        assert {name: set(leaf.reshape(-1).tolist()) for name, leaf in weights.items()} == {"w": {1.0}, "n": {1}}
 
 
 # --- errors of the system -----------------------------------------------------------------------------------------
@@ -181,10 +202,10 @@ def short_transfers(scratch: Path) -> Cases:
 # --- power loss ---------------------------------------------------------------------------------------------------
 
 
-def lose_power_during_save(scratch: Path, stride: int = 1) -> Cases:
+def lose_power_during_save(scratch: Path, stride: int = 1, **options) -> Cases:
     """After every call of a save in a root: what was not flushed is lost, in every way the model knows."""
     source = make_root(scratch / "source")
-    yield from _lose_power(scratch, source, save_next(scratch / "live", 3), Path(), (2, 3), stride)
+    yield from _lose_power(scratch, source, save_next(scratch / "live", 3, **options), Path(), (2, 3), stride)
 
 
 def lose_power_during_replacement(scratch: Path, stride: int = 1) -> Cases:
@@ -213,9 +234,9 @@ def _lose_power(scratch: Path, source: Path, work: Callable, inner: Path, number
 # --- damage -------------------------------------------------------------------------------------------------------
 
 
-def flip_bits(scratch: Path, stride: int = 1) -> Cases:
+def flip_bits(scratch: Path, stride: int = 1, **options) -> Cases:
     """Every bit of every file, one at a time: loading is refused."""
-    path = Path(save(scratch / "one", small_state(7)))
+    path = Path(save(scratch / "one", small_state(7), **options))
     position = 0
     for file in sorted(path.iterdir()):
         content = file.read_bytes()
@@ -230,9 +251,9 @@ def flip_bits(scratch: Path, stride: int = 1) -> Cases:
         file.write_bytes(content)
 
 
-def cut_files(scratch: Path, stride: int = 1) -> Cases:
+def cut_files(scratch: Path, stride: int = 1, **options) -> Cases:
     """Every length of every file below its own, and one byte more: loading is refused."""
-    path = Path(save(scratch / "one", small_state(7)))
+    path = Path(save(scratch / "one", small_state(7), **options))
     for file in sorted(path.iterdir()):
         content = file.read_bytes()
         for length in [*range(0, len(content), stride), len(content) + 1]:

@@ -20,6 +20,7 @@ import torch
 
 from tests.checkpoint import matrices
 from tests.checkpoint.conftest import MEMORY
+from tests.checkpoint.scenarios import SPLIT
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reliability.md"
 RUNS = "test_a_run_killed_at_random_times_ends_as_if_it_had_not_been"
@@ -27,15 +28,19 @@ BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->"
 TABLES = {
     "SIGKILL before, within or after every system call of a save with retention": (matrices.kill_during_save, {}),
     "the same, written in the background": (matrices.kill_during_save, {"async_": True}),
+    "the same, with weights and the rest in several files": (matrices.kill_during_save, SPLIT),
     "SIGKILL at every call of a save over an existing checkpoint": (matrices.kill_during_replacement, {}),
+    "SIGKILL at every call of an export into several files: all weights are found, or none": (matrices.kill_during_export, SPLIT),
     "two kills: at every call of a save, then in the save that cleans up after it": (matrices.kill_twice, {}),
     "power loss after every call of a save with retention, in every way of the model": (matrices.lose_power_during_save, {}),
+    "the same, with weights and the rest in several files, at every fifth call": (matrices.lose_power_during_save, SPLIT | {"stride": 5}),
     "power loss after every call of a save over an existing checkpoint": (matrices.lose_power_during_replacement, {}),
     "disk full, I/O error, read-only, no permission: at every call, once and from then on": (matrices.fail_during_save, {}),
     "I/O error at every call of a save over an existing checkpoint": (matrices.fail_during_replacement, {}),
     "I/O error from each fsync": (matrices.fail_while_flushing, {}),
     "writes of seven bytes, reads of five": (matrices.short_transfers, {}),
     "every bit of every file flipped": (matrices.flip_bits, {}),
+    "every third bit of every file of a checkpoint in several files": (matrices.flip_bits, SPLIT | {"stride": 3}),
     "every file cut to every length, and lengthened by a byte": (matrices.cut_files, {}),
 }
 SUITES = {

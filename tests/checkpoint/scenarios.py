@@ -7,16 +7,18 @@ from pathlib import Path
 
 import torch
 
-from purestep.checkpoint import Checkpointer, load, save, verify
+from purestep.checkpoint import Checkpointer, export, load, save, verify
 from purestep.checkpoint.store import scan
 from purestep.core.state import TrainState, zero_counters
+
+SPLIT = {"max_file_bytes": 16}  # the small state then takes two files of weights, their index, and four files of the rest
 
 
 def small_state(number: int) -> TrainState:
     """A state in two files whose every value tells its number."""
     return TrainState(
         params={"w": torch.full((3,), float(number))},
-        buffers={},
+        buffers={"n": torch.tensor(number)},
         opt_state={"m": torch.full((2,), number, dtype=torch.int64)},
         hook_state={},
         counters=zero_counters(),
@@ -26,7 +28,7 @@ def small_state(number: int) -> TrainState:
 
 def number_of(state: TrainState) -> int:
     """Which state was loaded; a mixture of two is an error."""
-    numbers = {*state.params["w"].tolist(), *state.opt_state["m"].tolist(), int(state.seed)}
+    numbers = {*state.params["w"].tolist(), int(state.buffers["n"]), *state.opt_state["m"].tolist(), int(state.seed)}
     assert len(numbers) == 1, f"a mixture of states was loaded: {numbers}"
     return int(numbers.pop())
 
@@ -39,11 +41,11 @@ def make_root(path: Path, numbers=(1, 2)) -> Path:
     return path
 
 
-def save_next(root: Path, number: int, *, async_: bool = False) -> Callable:
+def save_next(root: Path, number: int, *, async_: bool = False, **options) -> Callable:
     """One more save with retention, which deletes the oldest."""
 
     def work(acknowledge):
-        with Checkpointer(root, keep_last=2, keep_best="loss", async_=async_) as writer:
+        with Checkpointer(root, keep_last=2, keep_best="loss", async_=async_, **options) as writer:
             writer.save(small_state(number), step=number, metrics={"loss": number})
             writer.wait()
             acknowledge(number)
@@ -51,12 +53,22 @@ def save_next(root: Path, number: int, *, async_: bool = False) -> Callable:
     return work
 
 
-def replace(path: Path, number: int) -> Callable:
+def replace(path: Path, number: int, **options) -> Callable:
     """A save over an existing checkpoint."""
 
     def work(acknowledge):
-        save(path, small_state(number))
+        save(path, small_state(number), **options)
         acknowledge(number)
+
+    return work
+
+
+def export_to(root: Path, **options) -> Callable:
+    """An export of the checkpoint `one` of a directory to `out` beside it."""
+
+    def work(acknowledge):
+        export(root / "one", root / "out", config={}, **options)
+        acknowledge(1)
 
     return work
 

@@ -17,11 +17,14 @@ from purestep.core.state import TrainState
 from purestep.errors import CheckpointSaveError, NoCheckpointError
 from tests.checkpoint import matrices
 from tests.checkpoint.faults import failing_at, in_child, killing_at, watching
-from tests.checkpoint.scenarios import make_root, number_of, small_state
+from tests.checkpoint.scenarios import SPLIT, make_root, number_of, small_state
 
 PARTS = [
     (matrices.kill_during_save, {"stride": 7}),
+    (matrices.kill_during_save, {"stride": 19, **SPLIT}),
     (matrices.kill_during_replacement, {"stride": 5}),
+    (matrices.kill_during_export, {"stride": 3, **SPLIT}),
+    (matrices.kill_during_export, {"stride": 3}),
     (matrices.fail_during_save, {"stride": 17}),
     (matrices.fail_while_flushing, {}),
     (matrices.fail_during_replacement, {}),
@@ -29,6 +32,8 @@ PARTS = [
     (matrices.lose_power_during_save, {"stride": 5}),
     (matrices.lose_power_during_replacement, {"stride": 5}),
     (matrices.flip_bits, {"stride": 101}),
+    (matrices.flip_bits, {"stride": 199, **SPLIT}),
+    (matrices.lose_power_during_save, {"stride": 29, **SPLIT}),
     (matrices.cut_files, {"stride": 29}),
 ]
 LONG_PARTS = [
@@ -36,6 +41,8 @@ LONG_PARTS = [
     (matrices.kill_twice, {"first_stride": 23, "second_stride": 13}),
     (matrices.flip_bits, {"stride": 5}),
     (matrices.cut_files, {}),
+    (matrices.kill_during_replacement, SPLIT),
+    (matrices.cut_files, {"stride": 5, **SPLIT}),
 ]
 
 
@@ -172,7 +179,7 @@ def step(state: TrainState) -> TrainState:
     number = state.seed + 1
     moment = (state.opt_state["m"] * 6364136223846793005 + 1442695040888963407) ^ number
     return TrainState(
-        {"w": state.params["w"] * 0.9 + moment.to(torch.float32).sum() * 1e-19}, {}, {"m": moment}, {}, state.counters, number
+        {"w": state.params["w"] * 0.9 + moment.to(torch.float32).sum() * 1e-19}, state.buffers, {"m": moment}, {}, state.counters, number
     )
 
 

@@ -89,7 +89,7 @@ MANIFESTS = {
     "size as a bool": (lambda m: m["files"][0].update(bytes=True), "FormatError", "integer"),
     "a leaf twice": (lambda m: m["leaves"].append(leaf(m, "a")), "FormatError", "occurs twice"),
     "two leaves in one place": (lambda m: leaf(m, "a").update(pieces=leaf(m, "b")["pieces"]), "FormatError", "claimed by two"),
-    "a leaf in no file": (lambda m: leaf(m, "a")["pieces"][0].update(file="zzz"), "FormatError", "not among the files"),
+    "a leaf in no file": (lambda m: leaf(m, "a")["pieces"][0].update(file="zzz"), "FormatError", "holds no tensors"),
     "unknown kind": (lambda m: leaf(m, "c").update(kind="object"), "FormatError", "kind"),
     "value of another kind": (lambda m: leaf(m, "c").update(value="import os"), "FormatError", "not of kind int"),
     "float that is none": (lambda m: leaf(m, "c").update(kind="float", value="one"), "FormatError", "hexadecimal"),

@@ -34,4 +34,4 @@ if __name__ == "__main__":
     # nothing about the machine that happened to write it
     write._writer = lambda: {"purestep": purestep.__version__, "torch": torch.__version__, "byteorder": "little"}
     target = Path(__file__).parent / f"format-{MAJOR}.{MINOR}"
-    save(target, golden_state(), extra={"data": {"epoch": 1, "batch": 2}}, metrics={"loss": 0.1})
+    save(target, golden_state(), max_file_bytes=32, extra={"data": {"epoch": 1, "batch": 2}}, metrics={"loss": 0.1})
