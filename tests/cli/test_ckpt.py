@@ -76,7 +76,7 @@ def test_list_as_json_names_what_is_damaged(run_dir):
 
 def test_show_opens_the_state_to_the_depth_asked_for(run_dir):
     shallow, deep = (purestep("ckpt", "show", run_dir, "--depth", depth).stdout for depth in (1, 9))
-    assert "batch 3 · step 3" in shallow and "├─ params" in shallow and "weight" not in shallow
+    assert "  counters  batch 3 · " in shallow and "├─ params" in shallow and "weight" not in shallow
     assert "f32[2, 3]" in deep and "24 B" in deep
 
 
