@@ -34,14 +34,23 @@ class Event:
     num_batches: int | None = None
     """Batches of an epoch, where known."""
     target: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """Where the run ends: `{"num_epochs": n}` or `{"num_steps": n}`."""
+    """Where the run ends: `{"num_epochs": n}`, `{"num_steps": n}` or `{"num_batches": n}`; empty where only time or a listener ends it."""
     batch: Any = None
     """Of AFTER_BATCH, on the device of the state; None at other stages."""
+    error: Exception | None = None
+    """What ended the run, for those who asked: a listener with a true attribute `hears_errors` is told once more, at AFTER_TRAINING, with
+    the last state at which nothing was half done. The others hear no AFTER_TRAINING of a run that failed."""
 
     @functools.cached_property
     def step_count(self) -> int:
         """Updates applied."""
         return int(self.state.counters.step_count)
+
+    @property
+    def target_reached(self) -> bool:
+        """Whether the run has come to where it ends, rather than been stopped before; False where it has no target."""
+        counts = {"num_epochs": lambda: self.epoch_count, "num_batches": lambda: self.batch_count, "num_steps": lambda: self.step_count}
+        return bool(self.target) and all(counts[name]() >= number for name, number in self.target.items())
 
 
 @dataclasses.dataclass(frozen=True)
