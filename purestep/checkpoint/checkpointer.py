@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal, Self
 
@@ -36,7 +37,8 @@ _log = logging.getLogger("purestep.checkpoint")
 class Checkpointer:
     """Writer of the checkpoints of one run in one root.
 
-    It is a listener on the events of the loop, and can be called by hand. With `async_` the state is copied to host buffers before
+    It is a listener on the events of the loop, and can be called by hand. An exception that ends the run makes it save the last whole
+    state, with the reason `exception`. With `async_` the state is copied to host buffers before
     `save` returns, and written by a background thread; at most one save is in flight, and its failure is raised by the next call.
     From the construction to `close` no other process can write to the root.
 
@@ -60,6 +62,8 @@ class Checkpointer:
     Raises:
         CheckpointSaveError: If another writer has the root.
     """
+
+    hears_errors = True
 
     def __init__(
         self,
@@ -105,6 +109,7 @@ class Checkpointer:
         self._pending: Future[str] | None = None
         self._buffers: list[Tensor | None] = []
         self._last: Moment | None = None
+        self._begun: tuple[int, int] | None = None
         self._saved: tuple[int, int] | None = None
         self._closed = False
 
@@ -173,7 +178,11 @@ class Checkpointer:
         """
         pending, self._pending = self._pending, None
         if pending is not None:
-            self._parent_id = pending.result()
+            try:
+                self._parent_id = pending.result()
+            except BaseException:
+                self._saved = None
+                raise
 
     def close(self) -> None:
         """Wait for the save in flight and give up the root; calling it twice is fine.
@@ -229,23 +238,41 @@ class Checkpointer:
 
     def __call__(self, event: Event) -> None:
         """Save if one is due after this event: at the end of a batch or an epoch, which the loop reports after the validation there."""
+        if event.error is not None:
+            self._hear_error(event)
+            return
         if self._pending is not None and self._pending.done():
             self.wait()
         if event.stage in (Stage.SETUP, Stage.BEFORE_TRAINING) and self._last is None:
             with saving(self.root):
                 refuse_to_go_back(self.root, event.batch_count)
             self.prepare(event.state)
-            self._last = _moment_of(event)
+            self._last, self._begun = _moment_of(event), _place_of(event)
         elif event.stage in (Stage.AFTER_BATCH, Stage.AFTER_EPOCH):
             due = self._due(event)
             if due and self._save_event(event, "periodic"):
                 self._last = due
         elif event.stage is Stage.AFTER_TRAINING:
             self.wait()
-            if self._saved != _place_of(event):
+            if not self._has(event):
                 # a run that was stopped early will go on, and its last checkpoint need not stay for ever
-                self._save_event(event, "final" if _is_complete(event) else "periodic")
+                self._save_event(event, "final" if event.target_reached else "periodic")
             self.wait()
+
+    def _hear_error(self, event: Event) -> None:
+        """Save the last whole state of a run that failed; the loop adds to the run's error what goes wrong here."""
+        with suppress(CheckpointSaveError):  # logged when it happened, and perhaps what failed the run
+            self.wait()
+        if event.batch_count > 0 and not self._has(event):
+            self._save_event(event, "exception")
+        self.wait()
+
+    def _has(self, event: Event) -> bool:
+        """Whether the state of this moment is on disk: saved by us, or there since before the run, which has got no further."""
+        place = _place_of(event)
+        if place == self._begun:
+            return any(found.manifest.label == event.batch_count for found in scan(self.root).checkpoints)
+        return place == self._saved
 
     def _due(self, event: Event) -> Moment | None:
         """The present moment if a save is due."""
@@ -272,11 +299,6 @@ def _moment_of(event: Event, step: int | None = None) -> Moment:
 
 def _place_of(event: Event) -> tuple[int, int]:
     return event.batch_count, event.epoch_count
-
-
-def _is_complete(event: Event) -> bool:
-    counts = {"num_epochs": event.epoch_count, "num_steps": event.step_count}
-    return all(counts[name] >= number for name, number in event.target.items())
 
 
 def _best_rules(rules: str | Best | Sequence[str | Best] | None) -> tuple[Best, ...]:

@@ -34,6 +34,7 @@ class Best:
 class Policy:
     """What to keep: the union of these rules.
 
+    Of checkpoints whose weights are not finite the newest `keep_last` are kept like others, but do not take the place of sound ones.
     `keep_every` keeps those whose `step_count` (label, for trees without counters) is a positive multiple of it. `keep_every_hours`
     divides time since 1970, in UTC, into intervals of that length, and keeps the first of each by label. What counts is when a
     checkpoint was written, as its manifest says: no clock is read here, so the answer never changes.
@@ -70,7 +71,9 @@ def plan(checkpoints: Sequence[Checkpoint], policy: Policy, *, run_id: str, prot
     """
     ordered = sorted(checkpoints, key=lambda checkpoint: checkpoint.manifest.label)
     own = [checkpoint for checkpoint in ordered if checkpoint.manifest.run_id == run_id]
-    wanted = {checkpoint.path for checkpoint in own[-policy.keep_last :]} | set(protected)
+    # of a run that blew up, what was there before stays too
+    sound = [checkpoint for checkpoint in own if checkpoint.manifest.finite is not False]
+    wanted = {checkpoint.path for newest in (own, sound) for checkpoint in newest[-policy.keep_last :]} | set(protected)
     for rule in policy.keep_best:
         wanted |= {checkpoint.path for checkpoint in best_of(own, rule.metric, rule.mode)[: rule.count]}
     wanted |= {checkpoint.path for checkpoint in own if _lasts(checkpoint.manifest, policy.keep_every)}

@@ -100,8 +100,8 @@ def test_epochs_seconds_and_the_end_have_their_own_moments(tmp_path, make_state,
         clock[0] += 1
         writer(event_of(counted(state, 4, 4, epoch=2)))
         writer(event_of(counted(state, 5, 5, epoch=2)))
-        writer(event_of(counted(state, 5, 5, epoch=2), Stage.AFTER_TRAINING))
-        writer(event_of(counted(state, 5, 5, epoch=2), Stage.AFTER_TRAINING))
+        writer(event_of(counted(state, 5, 5, epoch=2), Stage.AFTER_TRAINING, target={"num_steps": 5}))
+        writer(event_of(counted(state, 5, 5, epoch=2), Stage.AFTER_TRAINING, target={"num_steps": 5}))
     assert [(found.manifest.label, found.manifest.reason) for found in list_checkpoints(tmp_path)] == [
         (2, "periodic"),
         (4, "periodic"),
