@@ -14,6 +14,7 @@ COMMANDS = {
     "data": "data.group",
     "demo": "demo.command",
     "doctor": "doctor",
+    "runs": "runs.group",
     "schema": "schema",
     "spec": "spec.group",
     "train": "train",

@@ -1,0 +1,1 @@
+"""The commands `purestep runs ...`: directories of runs, listed and compared."""

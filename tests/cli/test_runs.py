@@ -1,0 +1,99 @@
+"""`purestep runs`: logs of real trainings, tiny ones."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import nn
+
+import purestep as ps
+from purestep.cli import documents, main
+from purestep.reporting import JsonlWriter
+from purestep.validation import Validation
+
+BATCHES = [torch.full((4, 3), 0.1 * i) for i in range(1, 6)]
+
+
+def train(run_dir, learning_rate, status="finished", **facts):
+    """A run of two epochs with a log and a status."""
+    os.makedirs(run_dir)
+    torch.manual_seed(0)
+    training = ps.Training(
+        nn.Linear(3, 1), loss=lambda p, b: (p - 1.0).square().mean(), forward=lambda m, b: m(b), optimizer=ps.sgd(learning_rate)
+    )
+    log = JsonlWriter(f"{run_dir}/metrics.jsonl", every_n_batches=1)
+    ps.fit(training, BATCHES, num_epochs=2, validation=Validation(BATCHES[:1], every_n_epochs=1), listeners=[log])
+    documents.write(f"{run_dir}/status.json", {"schema": "purestep.status/1", "status": status, **facts})
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with torch.random.fork_rng(devices=[]):
+        yield tmp_path
+
+
+@pytest.fixture
+def two_runs():
+    train("runs/slow", 0.01)
+    train("runs/sweep/fast", 0.1, "failed", exit_code=7, reason="no update was applied")
+
+
+def purestep(*words):
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+def test_list_finds_runs_inside_of_directories(two_runs):
+    title, *rows = purestep("runs", "list").stdout.splitlines()
+    assert title.split() == ["run", "status", "updates", "epochs", "loss", "validated", "best", "written"]
+    assert [row.split()[:2] for row in rows] == [["runs/slow", "finished"], ["runs/sweep/fast", "failed"]]
+    assert "failed (7)" in rows[1]
+
+
+def test_list_as_json_has_the_numbers_of_the_log(two_runs):
+    document = json.loads(purestep("runs", "list", "runs/slow", "runs", "--json").stdout)
+    slow, fast = document["runs"]  # each once, though named twice
+    lines = [json.loads(line) for line in Path("runs/slow/metrics.jsonl").read_text().splitlines()]
+    assert (slow["step"], slow["batch"], slow["epoch"]) == (10, 10, 2)
+    assert slow["validated"] == lines[-1]["validation/loss/total"] == slow["best"]
+    assert (fast["exit_code"], fast["reason"]) == (7, "no update was applied")
+    assert fast["loss"] < slow["loss"]
+
+
+def test_a_run_that_has_written_nothing_yet_is_listed_and_not_drawn(two_runs):
+    os.makedirs("runs/new")
+    documents.write("runs/new/run.json", {"schema": "purestep.run-record/1"})
+    assert "runs/new" in purestep("runs", "list", "runs").stdout
+    done = purestep("runs", "plot", "runs", "--out", "all.png")
+    assert (done.exit_code, "runs/new: nothing is logged yet" in done.stderr) == (0, True)
+
+
+def test_plot_draws_what_was_asked_for_once(two_runs, here):
+    done = purestep("runs", "plot", "runs", "--out", "all.png", "--metric", "update/grad_norm", "--against", "epoch")
+    assert (done.exit_code, done.stdout) == (0, f"{here / 'all.png'}\n")
+    assert Path("all.png").read_bytes().startswith(b"\x89PNG")
+    content = Path("all.png").read_bytes()
+    assert purestep("runs", "plot", "runs", "--out", "all.png").exit_code == 4
+    assert Path("all.png").read_bytes() == content
+
+
+def test_plot_names_the_metrics_that_there_are(two_runs):
+    done = purestep("runs", "plot", "runs", "--out", "x.png", "--metric", "accuracy")
+    assert (done.exit_code, os.path.exists("x.png")) == (4, False)
+    assert "no run has a finite value of 'accuracy'" in done.stderr and "validation/loss/total" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["list"], ["list", "nowhere"], ["plot", "nowhere", "--out", "x.png"], ["plot", ".", "--out", "x.png"]], ids=" ".join
+)
+def test_directories_without_runs_are_a_problem_of_paths(words):
+    done = purestep("runs", *words)
+    assert (done.exit_code, done.stdout) == (4, "")
+
+
+def test_an_empty_directory_lists_no_run():
+    done = purestep("runs", "list", ".", "--json")
+    assert (done.exit_code, json.loads(done.stdout)["runs"]) == (0, [])
