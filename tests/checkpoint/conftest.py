@@ -8,8 +8,15 @@ import torch
 
 from purestep.core import tree
 from purestep.core.state import Counters, TrainState
+from tests.checkpoint.resuming import run
 
 MEMORY = pathlib.Path("/dev/shm")
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory):
+    """State and log of the run that nothing interrupts."""
+    return run(tmp_path_factory.mktemp("whole") / "root")
 
 
 @pytest.fixture

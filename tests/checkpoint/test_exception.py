@@ -10,8 +10,8 @@ import purestep as ps
 from purestep.checkpoint import Checkpointer, disk, list_checkpoints, load
 from purestep.core.hook import Stage
 from purestep.errors import CheckpointSaveError
+from tests.checkpoint.resuming import NUM_EPOCHS, make_run, run, stop_after
 from tests.checkpoint.test_listener import counted, event_of
-from tests.checkpoint.test_resume import NUM_EPOCHS, make_run, run, stop_after, whole  # noqa: F401
 
 ERROR = RuntimeError("a mistake of the user")
 
@@ -49,7 +49,7 @@ class FailingBatches:
 
 
 @pytest.mark.parametrize("batch", [1, 2, 7, 8, 13])
-def test_a_run_that_a_listener_ended_goes_on_from_the_state_before_the_error_to_the_same_end(tmp_path, whole, assert_same, batch):  # noqa: F811
+def test_a_run_that_a_listener_ended_goes_on_from_the_state_before_the_error_to_the_same_end(tmp_path, whole, assert_same, batch):
     with pytest.raises(RuntimeError, match="mistake of the user"):
         run(tmp_path, failing_at(batch))
     assert all(reason == "exception" and batch - 1 <= label <= batch for label, reason in reasons(tmp_path))
@@ -58,7 +58,7 @@ def test_a_run_that_a_listener_ended_goes_on_from_the_state_before_the_error_to_
 
 
 @pytest.mark.parametrize("batch", [2, 7, 8, 12])
-def test_a_run_whose_data_failed_goes_on_to_the_same_end(tmp_path, whole, assert_same, batch):  # noqa: F811
+def test_a_run_whose_data_failed_goes_on_to_the_same_end(tmp_path, whole, assert_same, batch):
     training, batches, validation = make_run()
     with Checkpointer(tmp_path) as writer, pytest.raises(RuntimeError, match="mistake of the user"):
         listeners, source = [writer], FailingBatches(batches, batch)
@@ -67,10 +67,9 @@ def test_a_run_whose_data_failed_goes_on_to_the_same_end(tmp_path, whole, assert
     assert_same(run(tmp_path)[0], whole[0])
 
 
-def test_a_failure_in_validation_loses_nothing(tmp_path, whole, assert_same, monkeypatch):  # noqa: F811
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="mistake of the user"):
-        patch.setattr("tests.checkpoint.test_resume.make_run", run_with_broken_validation)
-        run(tmp_path)
+def test_a_failure_in_validation_loses_nothing(tmp_path, whole, assert_same):
+    with pytest.raises(RuntimeError, match="mistake of the user"):
+        run(tmp_path, make=run_with_broken_validation)
     assert [reason for _, reason in reasons(tmp_path)] == ["exception"]
     assert_same(run(tmp_path)[0], whole[0])
 
