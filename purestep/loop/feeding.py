@@ -56,7 +56,7 @@ def rest_of_epoch(batches: Any, epoch: int, start: int) -> Iterator[Any]:
     if hasattr(batches, "epoch"):
         return iter(batches.epoch(epoch, start))
     if isinstance(batches, Sequence):
-        return iter(batches[start:])
+        return (batches[place] for place in range(start, len(batches)))
     return itertools.islice(batches, start, None)
 
 

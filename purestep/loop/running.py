@@ -143,6 +143,7 @@ class _Run:
                 if not now.whole:
                     now = self.observe(self.validate(now))
                     yield now
+                    now = self.tell(Stage.AFTER_VALIDATION, now)
                 now = self.at_target(self.tell(Stage.AFTER_BATCH, now, batch))
                 if now.stop is not None:
                     break
@@ -155,6 +156,7 @@ class _Run:
                 if not now.whole:
                     now = self.observe(self.validate(now))
                     yield now
+                    now = self.tell(Stage.AFTER_VALIDATION, now)
                 now = self.tell(Stage.AFTER_EPOCH, now.replace(history=(*now.history, _record(now, {}))))
                 now = now.replace(stop=Stop(str(self.target.name))) if now.stop is None and self.target.reached(now) else now
             now = now.looked()
@@ -210,10 +212,10 @@ class _Run:
         return now.replace(summary=summary, validated_at=now.batch_count, history=(*now.history, _record(now, summary)))
 
     def observe(self, now: Moment) -> Moment:
-        """Hand the validated loss to plateau transforms, then to the listeners."""
+        """Hand the validated loss to plateau transforms; nothing is left half done then."""
         assert now.summary is not None
         state = observe(now.state, now.summary["loss/total"]) if observes(now.state) else now.state
-        return self.tell(Stage.AFTER_VALIDATION, now.replace(state=state, whole=True))
+        return now.replace(state=state, whole=True)
 
     def tell(self, stage: Stage, now: Moment, batch: Any = None) -> Moment:
         """Let all listeners hear of this moment; the first wish to stop stands."""
