@@ -1,7 +1,8 @@
 """What is trained: models, batches and losses in plain torch, the same for every variant."""
 
 import dataclasses
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -9,19 +10,36 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-LEARNING_RATE, WEIGHT_DECAY, MAX_NORM = 1e-3, 0.1, 1.0
+LEARNING_RATE, WEIGHT_DECAY, MAX_NORM, EMA_DECAY = 1e-3, 0.1, 1.0, 0.999
+
+Run = Callable[[int], float]
+"""`run(steps)` trains on and returns the last loss."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
     """A model, batches and a loss; `steps` are run by each variant in each round."""
 
+    name: str
     model: Callable[[], nn.Module]
     batches: Callable[[], list[Any]]
     loss: Callable[[nn.Module, Any], Tensor]
     steps: int
-    clip: bool = True
     accumulate: int = 1
+    tolerance: float = 1e-3
+    """Largest relative difference of the losses of two variants: float32, rounded in another order, over hundreds of steps."""
+
+
+def endless(workload: Workload) -> Iterator[Any]:
+    """The batches, over and over."""
+    return itertools.cycle(workload.batches())
+
+
+def on_device(batch: Any) -> Any:
+    """The batch moved to the device as trainers do; it is there already."""
+    if isinstance(batch, dict):
+        return {name: x.to("cpu", non_blocking=True) for name, x in batch.items()}
+    return tuple(x.to("cpu", non_blocking=True) for x in batch) if isinstance(batch, tuple) else batch.to("cpu")
 
 
 def _seeded(make: Callable[[], Any]) -> Any:
@@ -79,6 +97,10 @@ class CharModel(nn.Module):
         return self.head(self.norm(self.blocks(x)))
 
 
+def _char_model() -> nn.Module:
+    return CharModel(layers=6, width=256, heads=8, vocabulary=65, length=128)
+
+
 def _text_batches(count: int, size: int, length: int) -> list[tuple[Tensor, Tensor]]:
     gen = torch.Generator().manual_seed(2)
     text = torch.randint(0, 65, (count, size, length + 1), generator=gen)
@@ -133,11 +155,38 @@ def _plain(model: nn.Module, batch: Any) -> Tensor:
     return model(batch[0])
 
 
+# --- an existing potential as it comes ------------------------------------------------------------------------------
+
+
+def _mace_model() -> nn.Module:
+    from tests.potentials.mace_training import make_model
+
+    return make_model()
+
+
+def _mace_batches() -> list[dict[str, Tensor]]:
+    from tests.potentials.mace_training import make_batches
+
+    return make_batches(8)
+
+
+def _mace_loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    from tests.potentials.mace_training import energy_and_force_loss
+
+    return energy_and_force_loss(model, batch)
+
+
 WORKLOADS: dict[str, Workload] = {
-    "tiny": Workload(partial(_seeded, _tiny_model), _tiny_batches, _regression, steps=300),
-    "lm": Workload(partial(_seeded, partial(CharModel, 6, 256, 8, 65, 128)), partial(_text_batches, 4, 16, 128), _next_character, steps=1),
-    "schnet": Workload(partial(_seeded, partial(_potential, "SchNet")), _molecule_batches, _energy_and_forces, steps=4),
-    "painn": Workload(partial(_seeded, partial(_potential, "PaiNN")), _molecule_batches, _energy_and_forces, steps=4),
-    "leaves": Workload(partial(_seeded, _ManyLeaves), lambda: [(torch.ones(32),)], _plain, steps=20),
-    "accumulate": Workload(partial(_seeded, _tiny_model), _tiny_batches, _regression, steps=320, accumulate=8),
+    workload.name: workload
+    for workload in (
+        Workload("tiny", partial(_seeded, _tiny_model), _tiny_batches, _regression, steps=300),
+        Workload(
+            "lm", partial(_seeded, partial(CharModel, 6, 256, 8, 65, 128)), partial(_text_batches, 4, 16, 128), _next_character, steps=1
+        ),
+        Workload("schnet", partial(_seeded, partial(_potential, "SchNet")), _molecule_batches, _energy_and_forces, steps=4),
+        Workload("painn", partial(_seeded, partial(_potential, "PaiNN")), _molecule_batches, _energy_and_forces, steps=4),
+        Workload("leaves", partial(_seeded, _ManyLeaves), lambda: [(torch.ones(32),)], _plain, steps=20),
+        Workload("accumulate", partial(_seeded, _tiny_model), _tiny_batches, _regression, steps=320, accumulate=8),
+        Workload("mace", _mace_model, _mace_batches, _mace_loss, steps=4),
+    )
 }
