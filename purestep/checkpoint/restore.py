@@ -3,9 +3,8 @@
 import logging
 import os
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -13,26 +12,29 @@ import torch
 from torch import Tensor
 
 from ..core import tree
-from ..errors import (
-    CheckpointCorruptError,
-    CheckpointError,
-    CheckpointFormatError,
-    CheckpointGoneError,
-    CheckpointIncompleteError,
-    CheckpointUnsafeError,
-    NoCheckpointError,
-)
-from . import disk, layout
+from ..errors import CheckpointCorruptError, CheckpointError, CheckpointGoneError, NoCheckpointError
+from . import layout
 from .best import best_of, parse_best
-from .manifest import COMMIT, MAX_COMMIT_BYTES, Manifest
+from .manifest import Manifest
 from .match import Match, PathMap, Tolerance, match
 from .migrations import MIGRATIONS, Migration, migrate
 from .read import Request, Verify, check_all, check_memory, new_tensor, read_all
-from .store import Checkpoint, candidates, check_label, directory_name, is_checkpoint, label_from_name, no_checkpoint, open_checkpoint, scan
+from .store import (
+    DAMAGE,
+    Checkpoint,
+    candidates,
+    check_label,
+    directory_name,
+    is_checkpoint,
+    label_from_name,
+    no_checkpoint,
+    open_checkpoint,
+    patiently,
+    scan,
+    unless_replaced,
+)
 
 OnCorrupt = Literal["raise", "previous"]
-_DAMAGE = (CheckpointCorruptError, CheckpointFormatError, CheckpointIncompleteError, CheckpointUnsafeError)
-_PATIENCE = 60.0  # seconds for which a reader that loses a checkpoint to a writer looks again; each time there is a newer one
 _being_read: Counter[str] = Counter()
 _guard = threading.Lock()
 _log = logging.getLogger("purestep.checkpoint")
@@ -93,22 +95,8 @@ def with_checkpoint(path: str | os.PathLike, read: Any, *, step: int | str = "la
     if is_checkpoint(path):
         if step not in ("latest", label_from_name(os.path.basename(path))):
             raise ValueError(f"{path} is one checkpoint; step={step!r} chooses among those of a root")
-        return _patiently(path, lambda: _opened(path, read))
-    return _patiently(path, lambda: _first_intact(path, _ordered(path, step), read, on_corrupt))
-
-
-def _patiently(path: str, attempt: Callable[[], Any]) -> Any:
-    """The result of `attempt`, which is made again while the checkpoints it chooses are deleted or replaced under it.
-
-    A writer may be faster than a reader any number of times, so time bounds the attempts and their number does not.
-    """
-    end = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            return attempt()
-        except CheckpointGoneError:
-            if time.monotonic() > end or not os.path.lexists(path):
-                raise
+        return patiently(path, lambda: _opened(path, read))
+    return patiently(path, lambda: _first_intact(path, _ordered(path, step), read, on_corrupt))
 
 
 def _opened(path: str, read: Any, label: int | None = None) -> Any:
@@ -117,24 +105,15 @@ def _opened(path: str, read: Any, label: int | None = None) -> Any:
     Raises:
         CheckpointGoneError: If it looks damaged only because another was put in its place meanwhile.
     """
+
+    def attempt() -> Any:
+        checkpoint = open_checkpoint(path)
+        if label is not None:
+            check_label(checkpoint, label)
+        return read(checkpoint)
+
     with reading(path):
-        seal = _seal(path)
-        try:
-            checkpoint = open_checkpoint(path)
-            if label is not None:
-                check_label(checkpoint, label)
-            return read(checkpoint)
-        except _DAMAGE as error:
-            if _seal(path) == seal:
-                raise
-            raise CheckpointGoneError(f"{path} was replaced while it was being read; load it again") from error
-
-
-def _seal(path: str) -> bytes | None:
-    try:
-        return disk.read_small(path, COMMIT, MAX_COMMIT_BYTES)
-    except CheckpointError:
-        return None
+        return unless_replaced(path, attempt)
 
 
 @contextmanager
@@ -184,7 +163,7 @@ def _first_intact(root: str, ordered: list[tuple[int, str]], read: Any, on_corru
     for label, path in ordered:
         try:
             result = _opened(path, read, label)
-        except _DAMAGE as error:
+        except DAMAGE as error:
             if on_corrupt == "raise":
                 intact = newest_intact(root)
                 raise type(error)(f"{error}; newest intact checkpoint: {intact}") from error
@@ -201,11 +180,20 @@ def newest_intact(root: str) -> str | None:
     """Path of the newest checkpoint in a root whose every byte is as written; None if there is none."""
     for label, path in reversed(candidates(root)):
         try:
-            _opened(path, check_all, label)
+            _check_settled(path, label)
         except CheckpointError:
             continue
         return path
     return None
+
+
+def _check_settled(path: str, label: int | None = None) -> Manifest:
+    return patiently(path, lambda: _opened(path, _checked, label))
+
+
+def _checked(checkpoint: Checkpoint) -> Manifest:
+    check_all(checkpoint)
+    return checkpoint.manifest
 
 
 def load_checkpoint(
@@ -268,7 +256,4 @@ def verify(path: str | os.PathLike) -> Manifest:
         CheckpointError: Of the class that says what is wrong.
     """
     path = os.path.abspath(os.fspath(path))
-    with reading(path):
-        checkpoint = open_checkpoint(path)
-        check_all(checkpoint)
-    return checkpoint.manifest
+    return _check_settled(path)

@@ -6,7 +6,9 @@ import math
 import os
 import re
 import stat
-from typing import NamedTuple
+import time
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 from ..errors import (
     CheckpointCorruptError,
@@ -24,6 +26,9 @@ from .strictjson import collector_paused
 
 _NAME = re.compile(r"step-(\d{10})")
 MAX_CUT_AXES = 6
+DAMAGE = (CheckpointCorruptError, CheckpointFormatError, CheckpointIncompleteError, CheckpointUnsafeError)
+_PATIENCE = 60.0  # seconds for which a reader that loses a checkpoint to a writer looks again; each time there is a newer one
+T = TypeVar("T")
 
 
 class Checkpoint(NamedTuple):
@@ -65,6 +70,10 @@ def read_manifest(path: str | os.PathLike) -> Manifest:
         CheckpointError: Of the class that says what is wrong.
     """
     path = os.fspath(path)
+    return patiently(path, lambda: unless_replaced(path, lambda: _read_manifest(path)))
+
+
+def _read_manifest(path: str) -> Manifest:
     try:
         line = disk.read_small(path, COMMIT, MAX_COMMIT_BYTES)
     except CheckpointCorruptError as error:
@@ -78,11 +87,13 @@ def read_manifest(path: str | os.PathLike) -> Manifest:
 def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
     """Read the manifest of one checkpoint and compare the directory with it: exactly its files, of the right kind and size.
 
+    One look: if a writer replaces the checkpoint meanwhile, it seems damaged; `unless_replaced` tells the two apart.
+
     Raises:
         CheckpointError: Of the class that says what is wrong.
     """
     path = os.fspath(path)
-    manifest = read_manifest(path)
+    manifest = _read_manifest(path)
     check_directory(path, manifest)
     check_index(path, manifest)
     for leaf in manifest.leaves:
@@ -91,6 +102,51 @@ def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
         if problem:
             raise CheckpointFormatError(f"{path}: {leaf.path!r}: {problem}")
     return Checkpoint(path, manifest)
+
+
+# --- beside a writer ----------------------------------------------------------------------------------------------
+
+
+def unless_replaced(path: str, attempt: Callable[[], T]) -> T:
+    """The result of `attempt`, which looks at a checkpoint.
+
+    Raises:
+        CheckpointGoneError: If it looks damaged only because another was put in its place meanwhile.
+    """
+    seal = _seal(path)
+    try:
+        return attempt()
+    except DAMAGE as error:
+        if _seal(path) == seal:
+            raise
+        raise CheckpointGoneError(f"{path} was replaced while it was being read; load it again") from error
+
+
+def _seal(path: str) -> bytes | None:
+    try:
+        return disk.read_small(path, COMMIT, MAX_COMMIT_BYTES)
+    except CheckpointError:
+        return None
+
+
+def patiently(path: str, attempt: Callable[[], T]) -> T:
+    """The result of `attempt`, which is made again while what it looks at in `path` is deleted or replaced under it.
+
+    A writer may be faster than a reader any number of times, so time bounds the attempts and their number does not.
+
+    Raises:
+        CheckpointGoneError: If `path` itself is gone, or the time is over.
+    """
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return attempt()
+        except CheckpointGoneError:
+            if time.monotonic() > end or not os.path.lexists(path):
+                raise
+
+
+# --- against the directory ----------------------------------------------------------------------------------------
 
 
 def check_directory(path: str, manifest: Manifest) -> None:
@@ -193,14 +249,22 @@ def scan(root: str | os.PathLike) -> Listing:
     good, rejected = [], []
     for label, path in candidates(os.fspath(root)):
         try:
-            checkpoint = open_checkpoint(path)
-            check_label(checkpoint, label)
-            good.append(checkpoint)
+            good.append(_open_settled(path, label))
         except CheckpointGoneError:
             continue
         except CheckpointError as error:
             rejected.append((path, error))
     return Listing(good, rejected)
+
+
+def _open_settled(path: str, label: int) -> Checkpoint:
+    return patiently(path, lambda: unless_replaced(path, lambda: _open_labelled(path, label)))
+
+
+def _open_labelled(path: str, label: int) -> Checkpoint:
+    checkpoint = open_checkpoint(path)
+    check_label(checkpoint, label)
+    return checkpoint
 
 
 def list_checkpoints(root: str | os.PathLike) -> list[Checkpoint]:

@@ -12,7 +12,8 @@ import time
 import pytest
 import torch
 
-from purestep.checkpoint import Checkpointer, disk, load, save
+from purestep.checkpoint import Checkpointer, disk, load, load_manifest, load_params, read_manifest, save, verify
+from purestep.checkpoint.store import scan
 from purestep.core.state import TrainState
 from purestep.errors import CheckpointSaveError, NoCheckpointError
 from tests.checkpoint import matrices
@@ -48,6 +49,17 @@ LONG_PARTS = [
 
 def name_of(value):
     return value.__name__ if callable(value) else "-".join(f"{key}={number}" for key, number in value.items()) or "all"
+
+
+def newest_of_root(path):
+    return load_manifest(os.path.dirname(path))
+
+
+def listed(path):
+    found = scan(os.path.dirname(path))
+    assert found.rejected == []
+    (checkpoint,) = found.checkpoints
+    return checkpoint.manifest
 
 
 @pytest.fixture(autouse=True)
@@ -153,20 +165,35 @@ def test_a_reader_never_fails_while_checkpoints_come_and_go(scratch):
 
 
 def test_a_reader_never_fails_while_a_checkpoint_is_replaced(scratch):
-    path = save(scratch / "one", small_state(1))
+    path = save(scratch / "step-0000000001", small_state(1))
+    numbers = seen_beside_a_writer(path, lambda: number_of(load(path, small_state(0))))
+    assert numbers == sorted(numbers)
+    assert len(set(numbers)) > 3
+
+
+@pytest.mark.parametrize("look", [verify, read_manifest, newest_of_root, listed, load_params], ids=lambda look: look.__name__)
+def test_whoever_only_looks_sees_no_damage_while_a_checkpoint_is_replaced(scratch, look):
+    """Manifest of one checkpoint and files of the next must not be taken for damage."""
+    path = save(scratch / "step-0000000001", small_state(1), **SPLIT)
+    assert len(set(map(str, seen_beside_a_writer(path, lambda: look(path), seconds=0.5, **SPLIT)))) > 1
+
+
+def seen_beside_a_writer(path, look, *, seconds=1.5, **options):
+    """What a reader sees while another process replaces a checkpoint over and over."""
     pid = os.fork()
     if pid == 0:
         for number in range(2, 10**6):
-            save(path, small_state(number))
+            save(path, small_state(number), **options)
         os._exit(0)
-    numbers = []
-    end = time.monotonic() + 1.5
-    while time.monotonic() < end:
-        numbers.append(number_of(load(path, small_state(0))))
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    assert numbers == sorted(numbers)
-    assert len(set(numbers)) > 3
+    try:
+        seen = []
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            seen.append(look())
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    return seen
 
 
 # --- a run that is killed at any time -----------------------------------------------------------------------------
