@@ -6,19 +6,18 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..core import tree
 from ..data import AtomicStore, Joined, Loader, PreparedFrames, collate, shipped
 from ..data.frames import Frames
 from ..errors import DataError, SpecError
 from ..training import Training
 from ..validation import Validation
 from .annotations import DTYPES
-from .envelope import Dataset, Spec, ValidationSettings
+from .envelope import Dataset, Spec, Strategy, ValidationSettings
 from .parts import make_hooks, make_loss, make_metrics, make_optimizer
+from .paths import SHIPPED, whole
 from .problems import Problem
 from .trust import call_target, check_names
-
-SHIPPED = "shipped:"
-"""How the path of a store begins that comes with the package."""
 
 
 class Pieces(NamedTuple):
@@ -46,10 +45,10 @@ def build(spec: Spec, *, trust: Sequence[str] = ()) -> Pieces:
     strategy, runtime = spec.strategy, spec.runtime
     training = Training(
         model,
-        loss=make_loss(strategy),
-        optimizer=make_optimizer(strategy),
-        hooks=make_hooks(strategy),
-        trainable=strategy.trainable,
+        loss=make_loss(strategy, trust),
+        optimizer=make_optimizer(strategy, trust),
+        hooks=make_hooks(strategy, trust),
+        trainable=_trainable(strategy, model),
         precision=runtime.precision,
         microbatches=runtime.microbatches,
     )
@@ -69,6 +68,19 @@ def make_model(spec: Spec, trust: Sequence[str] = ()) -> torch.nn.Module:
         torch.manual_seed(spec.runtime.seed)
         model = call_target(target, f"/strategy/model_specs/{name}", trust)
     return model if spec.dataset.dtype == "float32" else model.to(DTYPES[spec.dataset.dtype])
+
+
+def _trainable(strategy: Strategy, model: torch.nn.Module) -> tuple[str, ...]:
+    """The patterns, or the names that are left when those of `frozen` have gone."""
+    if not strategy.frozen:
+        return strategy.trainable
+    names = [name for name, _ in model.named_parameters()]
+    chosen = tree.first_matches(strategy.trainable, names, "strategy.trainable: pattern")
+    frozen = tree.first_matches(strategy.frozen, names, "strategy.frozen: pattern")
+    left = tuple(name for name, hit, cold in zip(names, chosen, frozen, strict=True) if hit is not None and cold is None)
+    if not left:
+        raise SpecError(Problem("PS108", "/strategy/frozen", "nothing is left to train").text())
+    return left
 
 
 def _cutoff(spec: Spec, model: torch.nn.Module) -> float:
@@ -116,21 +128,25 @@ def _validation(spec: Spec, cutoff: float) -> Validation | None:
 def absolute(spec: Spec, directory: str) -> Spec:
     """The spec with its paths made absolute: relative ones begin in the directory that holds it."""
 
-    def whole(path: str) -> str:
-        return path if path.startswith(SHIPPED) else os.path.abspath(os.path.join(directory, path))
+    def here(path: str) -> str:
+        return whole(path, directory)
 
-    data = spec.dataset
-    moved = {"paths": tuple(map(whole, data.paths)), "validation_paths": tuple(map(whole, data.validation_paths))}
-    return spec.model_copy(
-        update={
-            "dataset": data.model_copy(update=moved),
-            "output": spec.output.model_copy(update={"run_dir": whole(spec.output.run_dir)}),
-        }
-    )
+    data, output, source = spec.dataset, spec.output, spec.source
+    stores = {"paths": tuple(map(here, data.paths)), "validation_paths": tuple(map(here, data.validation_paths))}
+    moved: dict[str, Any] = {
+        "dataset": data.model_copy(update=stores),
+        "output": output.model_copy(update={"run_dir": here(output.run_dir)}),
+    }
+    if source is not None:
+        moved["source"] = source.model_copy(update={"checkpoint_path": here(source.checkpoint_path)})
+    return spec.model_copy(update=moved)
 
 
 def missing_paths(spec: Spec) -> list[tuple[str, str]]:
-    """Pointer and path of every store that is not there."""
+    """Pointer and path of every store, and of the first weights, that is not there."""
     data = spec.dataset
     named = [(f"/dataset/{field}/{i}", path) for field in ("paths", "validation_paths") for i, path in enumerate(getattr(data, field))]
-    return [(pointer, path) for pointer, path in named if not path.startswith(SHIPPED) and not os.path.isdir(path)]
+    missing = [(pointer, path) for pointer, path in named if not path.startswith(SHIPPED) and not os.path.isdir(path)]
+    if spec.source is not None and not os.path.exists(spec.source.checkpoint_path):
+        missing.append(("/source/checkpoint_path", spec.source.checkpoint_path))
+    return missing

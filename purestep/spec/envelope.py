@@ -1,39 +1,23 @@
 """The envelope of a spec: the fields around the parts that `families.py` describes. What they mean is written here, beside each field."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, PositiveInt, StringConstraints, Tag
+from pydantic import Discriminator, Field, NonNegativeInt, PositiveInt, StringConstraints, Tag
 
 from ..capture.backends import Backend
 from ..capture.compiled import Capture, OnRecompile
 from ..training import Precision
 from .annotations import sort_of
-from .families import HookSpec, LossSpec, MetricSpec, Model, ScheduleSpec, UpdateSpec
+from .families import MetricSpec, Model, ScheduleSpec
+from .target import Hook, Loss, Target, Update
 
 VERSION = 1
 """The version of the spec that this package reads and writes."""
 
 Name = Annotated[str, StringConstraints(min_length=1)]
-DottedPath = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+$")]
-
-
 Rate = Annotated[
     Annotated[float, Tag("number")] | Annotated[ScheduleSpec, Tag("object")] | Annotated[None, Tag("null")], Discriminator(sort_of)
 ]
-
-
-class Target(BaseModel):
-    """Something importable and the arguments it is called with: the one open model of a spec."""
-
-    model_config = ConfigDict(frozen=True, extra="allow", strict=True, allow_inf_nan=False)
-
-    cls_path: DottedPath
-    """Dotted path of the class; what is not of purestep has to be trusted by `--trust`."""
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The keywords."""
-        return dict(self.__pydantic_extra__ or {})
 
 
 class Dataset(Model):
@@ -61,6 +45,21 @@ class Dataset(Model):
     """Only this part of them; without `validation_paths`, of the stores in `paths`."""
 
 
+class Source(Model):
+    """Where the first weights come from; optimizer, counters and hooks begin anew."""
+
+    checkpoint_path: Name
+    """A run, a checkpoint, a directory of them, or a file of weights (`.safetensors`, `.pt`); relative to the spec."""
+    step: NonNegativeInt | None = None
+    """Which checkpoint of several, by its label; null: the newest."""
+    patterns: tuple[Name, ...] | None = None
+    """Weights of the model that are loaded; null: all, and the source must have each of them and nothing else."""
+    rename: dict[str, str] = Field(default_factory=dict)
+    """Prefixes of names in the source, and what they are in the model."""
+    key: Name | None = None
+    """Where in a torch file the weights are."""
+
+
 class ValidationSettings(Model):
     """How, and how often, the model is validated."""
 
@@ -81,11 +80,11 @@ class Strategy(Model):
 
     model_specs: dict[Name, Target] = Field(default_factory=dict)
     """The model, by name."""
-    loss: tuple[LossSpec, ...] = Field(min_length=1)
+    loss: tuple[Loss, ...] = Field(min_length=1)
     """Terms that are added, each with its weight."""
     normalize_weights: bool = True
     """Divide the weights of the terms by their sum."""
-    update: tuple[UpdateSpec, ...] = Field(min_length=1)
+    update: tuple[Update, ...] = Field(min_length=1)
     """What happens to the gradients, in this order; an optimizer comes last."""
     schedule: Rate = None
     """The learning rate of the parts of `update` that do not give one: a number, or a schedule of the updates so far."""
@@ -95,7 +94,9 @@ class Strategy(Model):
     """How many passes over the data the run has."""
     trainable: tuple[Name, ...] = Field(("*",), min_length=1)
     """Patterns of the parameters that are trained."""
-    hooks: tuple[HookSpec, ...] = ()
+    frozen: tuple[Name, ...] = ()
+    """Patterns of parameters that are not, though `trainable` has them."""
+    hooks: tuple[Hook, ...] = ()
     """Pure hooks of the step, in this order."""
 
 
@@ -164,8 +165,9 @@ class Spec(Model):
     """Of the run, for people."""
     notes: str | None = None
     """For people."""
-    workflow: Literal["train"]
-    """What kind of run this is."""
+    workflow: Literal["train", "finetune"]
+    """What kind of run this is: from new weights, or from those of `source`."""
+    source: Source | None = None
     dataset: Dataset
     validation: ValidationSettings | None = None
     output: Output

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ForwardRef, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, create_model
+from typing_extensions import TypeAliasType
 
 from ..core.loss import LossTerm
 from ..core.schedule import Schedule
@@ -21,6 +22,7 @@ from ..optimizers import OPTIMIZERS
 from ..schedules import SCHEDULES
 from ..transforms import TRANSFORMS
 from .annotations import sort_of, translate
+from .selections import SELECTIONS
 
 
 class Model(BaseModel):
@@ -39,7 +41,7 @@ def _is_term(factory: Any) -> bool:
 
 
 FAMILIES: dict[str, Any] = {
-    "update": {**TRANSFORMS, **OPTIMIZERS},
+    "update": {**TRANSFORMS, **OPTIMIZERS, **SELECTIONS},
     "schedule": SCHEDULES,
     "loss": {name: factory for name, factory in LOSSES.items() if _is_term(factory)},
     "weight": WEIGHTS,
@@ -103,8 +105,9 @@ def _models(family: str, extra: Mapping[str, Any] | None = None) -> dict[str, ty
     return {name: model for name, model in made.items() if model is not None}
 
 
-def _choice(models: Mapping[str, type[Model]]) -> Any:
-    return Annotated[typing.Union[tuple(models.values())], Field(discriminator="kind")]  # noqa: UP007
+def _choice(name: str, models: Mapping[str, type[Model]]) -> Any:
+    # an alias has one place in the JSON Schema, where a plain union would be written out wherever it is used
+    return TypeAliasType(name, Annotated[typing.Union[tuple(models.values())], Field(discriminator="kind")])  # noqa: UP007
 
 
 _WEIGHT: Any = Annotated[
@@ -117,9 +120,9 @@ MODELS: dict[str, dict[str, type[Model]]] = {family: _models(family, _EXTRA.get(
 """The models of each family by kind; a function that JSON cannot call has none."""
 
 # The names that the annotations refer to.
-ScheduleSpec: Any = _choice(MODELS["schedule"])
-UpdateSpec: Any = _choice(MODELS["update"])
-LossSpec: Any = _choice(MODELS["loss"])
-WeightSpec: Any = _choice(MODELS["weight"])
-HookSpec: Any = _choice(MODELS["hook"])
-MetricSpec: Any = _choice(MODELS["metric"])
+ScheduleSpec: Any = _choice("ScheduleSpec", MODELS["schedule"])
+UpdateSpec: Any = _choice("UpdateSpec", MODELS["update"])
+LossSpec: Any = _choice("LossSpec", MODELS["loss"])
+WeightSpec: Any = _choice("WeightSpec", MODELS["weight"])
+HookSpec: Any = _choice("HookSpec", MODELS["hook"])
+MetricSpec: Any = _choice("MetricSpec", MODELS["metric"])

@@ -1,8 +1,11 @@
-"""From the models of parts to the parts: each `kind` is called with what the spec gives. Nothing outside purestep is imported or called."""
+"""From the models of parts to the parts: each `kind` is called with what the spec gives.
+
+Nothing outside purestep is imported or called, but for targets (`cls_path`), where a caller says what is trusted; checks leave them out.
+"""
 
 import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,6 +18,8 @@ from .annotations import DTYPES
 from .envelope import Spec, Strategy
 from .families import FAMILIES, MODELS, Model, is_from_schedule
 from .problems import Problem
+from .target import Target
+from .trust import HOOK, TERM, TRANSFORM, Role, call_target
 
 
 class PartError(Exception):
@@ -77,6 +82,8 @@ def _argument(value: Any, parameter: inspect.Parameter, pointer: str, learning_r
         return make(value, pointer, learning_rate)
     if isinstance(value, tuple) and any(isinstance(item, Model) for item in value):
         return [_argument(item, parameter, f"{pointer}/{i}", learning_rate) for i, item in enumerate(value)]
+    if isinstance(value, dict) and any(isinstance(item, Model) for item in value.values()):
+        return {key: _argument(item, parameter, f"{pointer}/{key}", learning_rate) for key, item in value.items()}
     if isinstance(value, str) and "dtype" in parameter.name and value in DTYPES:
         return DTYPES[value]
     return value
@@ -88,22 +95,26 @@ def make_rate(strategy: Strategy) -> float | Schedule | None:
     return make(given, "/strategy/schedule") if isinstance(given, Model) else given
 
 
-def make_optimizer(strategy: Strategy) -> GradientTransform:
+def _part(part: Any, pointer: str, role: Role, trust: Sequence[str], rate: float | Schedule | None = None) -> Any:
+    return call_target(part, pointer, trust, role) if isinstance(part, Target) else make(part, pointer, rate)
+
+
+def make_optimizer(strategy: Strategy, trust: Sequence[str] = ()) -> GradientTransform:
     """The chain of `update`."""
     rate = make_rate(strategy)
-    parts = [make(part, f"/strategy/update/{i}", rate) for i, part in enumerate(strategy.update)]
+    parts = [_part(part, f"/strategy/update/{i}", TRANSFORM, trust, rate) for i, part in enumerate(strategy.update)]
     try:
         return chain(*parts)
     except (ValueError, TypeError, PurestepError) as error:
         raise PartError(Problem("PS108", "/strategy/update", str(error))) from error
 
 
-def make_loss(strategy: Strategy) -> ComposedLoss:
+def make_loss(strategy: Strategy, trust: Sequence[str] = ()) -> ComposedLoss:
     """The weighted sum of the terms."""
     terms, weights = [], []
     for i, part in enumerate(strategy.loss):
         pointer, weight = f"/strategy/loss/{i}", part.weight
-        terms.append(make(part, pointer))
+        terms.append(_part(part, pointer, TERM, trust))
         weights.append(make(weight, f"{pointer}/weight") if isinstance(weight, Model) else weight)
     try:
         loss = ComposedLoss(terms, weights=weights, normalize_weights=strategy.normalize_weights)
@@ -113,9 +124,9 @@ def make_loss(strategy: Strategy) -> ComposedLoss:
     return loss
 
 
-def make_hooks(strategy: Strategy) -> tuple[Any, ...]:
+def make_hooks(strategy: Strategy, trust: Sequence[str] = ()) -> tuple[Any, ...]:
     """The hooks, in order."""
-    return tuple(make(part, f"/strategy/hooks/{i}") for i, part in enumerate(strategy.hooks))
+    return tuple(_part(part, f"/strategy/hooks/{i}", HOOK, trust) for i, part in enumerate(strategy.hooks))
 
 
 def make_metrics(spec: Spec) -> tuple[Any, ...]:
@@ -130,24 +141,30 @@ def learning_rate_curve(spec: Spec) -> Schedule | None:
     rates = (
         [given]
         if given is not None
-        else [rate for part in spec.strategy.update if (rate := getattr(part, "learning_rate", None)) is not None]
+        else [rate for part in _inner_parts(spec.strategy.update) if (rate := getattr(part, "learning_rate", None)) is not None]
     )
     if len(rates) != 1:
         return None
     return make(rates[0], "/strategy") if isinstance(rates[0], Model) else constant(rates[0])
 
 
-def takes_schedule(part: Model) -> bool:
-    """Whether a part, or one inside it, has left its learning rate to `strategy.schedule`."""
+def takes_schedule(part: Model | Target) -> bool:
+    """Whether a part, or one inside it, has left its learning rate to `strategy.schedule`; nobody knows of a target."""
+    if isinstance(part, Target):
+        return False
     function = FAMILIES[_FAMILY_OF_MODEL[type(part)]][part.kind]  # type: ignore[attr-defined]
     own = any(
         is_from_schedule(p) and _given(part, name) is _NOTHING for name, p in inspect.signature(function, eval_str=True).parameters.items()
     )
-    return own or any(takes_schedule(inner) for inner in _values(part) if isinstance(inner, Model))
+    return own or any(takes_schedule(inner) for inner in _inner_parts([getattr(part, name) for name in type(part).model_fields]))
 
 
-def _values(part: Model) -> list[Any]:
-    return [getattr(part, name) for name in type(part).model_fields]
+def _inner_parts(value: Any) -> Iterator[Model]:
+    if isinstance(value, Model):
+        yield value
+    elif isinstance(value, list | tuple | dict):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _inner_parts(inner)
 
 
 def problems_of_parts(spec: Spec) -> list[Problem]:
@@ -157,10 +174,13 @@ def problems_of_parts(spec: Spec) -> list[Problem]:
     rate: float | Schedule | None = 1.0  # a refused schedule is reported once, not by all that would use it
     with contextlib.suppress(PartError):
         rate = make_rate(strategy)
-    makers += [partial(make, part, f"/strategy/update/{i}", rate) for i, part in enumerate(strategy.update)]
-    makers += [partial(make, part, f"/strategy/loss/{i}") for i, part in enumerate(strategy.loss)]
-    makers += [partial(make, part, f"/strategy/hooks/{i}") for i, part in enumerate(strategy.hooks)]
-    makers += [lambda: make_optimizer(strategy), lambda: make_loss(strategy), lambda: make_metrics(spec)]
+    for name in ("update", "loss", "hooks"):
+        own = [(i, part) for i, part in enumerate(getattr(strategy, name)) if not isinstance(part, Target)]
+        makers += [partial(make, part, f"/strategy/{name}/{i}", rate if name == "update" else None) for i, part in own]
+    makers.append(lambda: make_metrics(spec))
+    # what the parts are together is known only if nothing has to be imported for it
+    wholes = {"update": lambda: make_optimizer(strategy), "loss": lambda: make_loss(strategy)}
+    makers += [maker for name, maker in wholes.items() if not any(isinstance(part, Target) for part in getattr(strategy, name))]
     found = [problem for maker in makers if (problem := _refusal(maker)) is not None]
     return list(dict.fromkeys(found))
 

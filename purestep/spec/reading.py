@@ -13,6 +13,8 @@ from .field_errors import problems_of
 from .overrides import apply
 from .parts import PartError, make_optimizer, problems_of_parts, takes_schedule
 from .problems import Problem
+from .reference_envelope import from_reference
+from .target import Target
 
 
 class Reading(NamedTuple):
@@ -61,8 +63,9 @@ def check_text(text: str, overrides: Sequence[str] = ()) -> Reading:
     problems = list(document.problems)
     if any(problem.code == "PS100" for problem in problems):
         return Reading(None, tuple(problems))
-    value, offsets, failed = apply(overrides, document.value, document.offsets)
-    problems += failed
+    value, notes = from_reference(document.value)
+    value, offsets, failed = apply(overrides, value, _follow(notes.moves, document.offsets))
+    problems += [placed(problem, text, offsets) for problem in notes.problems] + failed
     said = {problem.pointer for problem in problems}
     try:
         spec = Spec.model_validate_json(positions.dump(value))
@@ -71,9 +74,23 @@ def check_text(text: str, overrides: Sequence[str] = ()) -> Reading:
     else:
         # a number that is not finite reads as null here, and so would contradict what it does not
         found = problems_of_parts(spec) + ([] if problems else _contradictions(spec))
-    problems += [placed(problem, text, offsets) for problem in found if problem.pointer not in said]
+    problems += [placed(problem, text, offsets) for problem in found if problem.pointer.removesuffix("#") not in said]
     ordered = tuple(sorted(dict.fromkeys(problems), key=lambda problem: (problem.line, problem.column)))
     return Reading(None if ordered else spec, ordered)
+
+
+def notes_of(text: str) -> tuple[str, ...]:
+    """What is read under another name than it is written, a line each."""
+    return tuple(from_reference(positions.read(text).value)[1].lines)
+
+
+def _follow(moves: Sequence[tuple[str, str]], offsets: dict[str, int]) -> dict[str, int]:
+    """The offsets of values that have another place in the document than in the text."""
+    moved = dict(offsets)
+    for old, new in moves:
+        inside = {place: at for place, at in moved.items() if place == old or place.startswith((f"{old}/", f"{old}#"))}
+        moved |= {new + place.removeprefix(old): at for place, at in inside.items()}
+    return moved
 
 
 def placed(problem: Problem, text: str, offsets: dict[str, int]) -> Problem:
@@ -97,8 +114,12 @@ def _contradictions(spec: Spec) -> list[Problem]:
             "give exactly one of num_steps and num_epochs",
         ),
         "/strategy/schedule": (
-            strategy.schedule is not None and not any(map(takes_schedule, strategy.update)),
+            strategy.schedule is not None and not any(isinstance(part, Target) or takes_schedule(part) for part in strategy.update),
             "no part of update takes it: each has a learning_rate of its own, or none; leave one of them out",
+        ),
+        "/source": (
+            (spec.source is None) == (spec.workflow == "finetune"),
+            'source says where the first weights come from: "finetune" needs it, "train" has none',
         ),
         "/strategy/model_specs": (
             len(strategy.model_specs) > 1,
@@ -121,6 +142,8 @@ def _contradictions(spec: Spec) -> list[Problem]:
 
 
 def _scales_loss(spec: Spec) -> bool:
+    if any(isinstance(part, Target) for part in spec.strategy.update):
+        return True  # nobody knows before it is imported; the training says so then
     try:
         return make_optimizer(spec.strategy).scale_loss is not None
     except PartError:

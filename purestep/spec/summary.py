@@ -6,11 +6,13 @@ from typing import Any, NamedTuple
 
 from ..errors import DataError
 from ..schedules import plot
-from .building import SHIPPED, missing_paths, open_store
+from .building import missing_paths, open_store
 from .envelope import Spec
 from .families import Model
 from .parts import learning_rate_curve
+from .paths import SHIPPED
 from .problems import Problem
+from .target import Target
 from .trust import is_trusted
 
 
@@ -40,11 +42,13 @@ def summarize(spec: Spec, trust: Sequence[str] = (), width: int = 64) -> Summary
         "name": spec.name,
         "length": f"{strategy.num_steps:,} updates" if strategy.num_steps else f"{strategy.num_epochs:,} epochs",
         "num_steps": steps,
+        "source": spec.source.checkpoint_path if spec.source is not None else None,
         "models": {name: _model(target.cls_path, trust) for name, target in strategy.model_specs.items()},
         "update": [text_of(part) for part in strategy.update],
         "loss": [f"{_weight(part.weight)} {text_of(part, leave_out=('weight',))}" for part in strategy.loss],
         "hooks": [text_of(part) for part in strategy.hooks],
         "trainable": list(strategy.trainable),
+        "frozen": list(strategy.frozen),
         "data": {"paths": list(data.paths), "split": data.split, "frames": num_frames, "batch_size": data.batch_size},
         "validation": {"paths": list(data.validation_paths or data.paths), "split": data.validation_split} if _validates(spec) else None,
         "output": {"run_dir": spec.output.run_dir, "checkpoints": _checkpoints(spec)},
@@ -54,19 +58,25 @@ def summarize(spec: Spec, trust: Sequence[str] = (), width: int = 64) -> Summary
     return Summary(facts, curve, tuple(_warnings(spec, steps)))
 
 
-def text_of(part: Model, leave_out: Sequence[str] = ()) -> str:
+def text_of(part: Model | Target, leave_out: Sequence[str] = ()) -> str:
     """A part as it would be called, without what is left at its default."""
+    if isinstance(part, Target):
+        return f"{part.cls_path}({', '.join(f'{name}={value!r}' for name, value in part.arguments.items())}) (not imported)"
     shown = []
     for name, info in type(part).model_fields.items():
         value = getattr(part, name)
         if name != "kind" and name not in leave_out and (info.is_required() or value != info.default):
-            shown.append(f"{info.alias or name}={text_of(value) if isinstance(value, Model) else _plain(value)}")
+            shown.append(f"{info.alias or name}={_plain(value)}")
     return f"{part.kind}({', '.join(shown)})"  # type: ignore[attr-defined]
 
 
 def _plain(value: Any) -> str:
+    if isinstance(value, Model):
+        return text_of(value)
     if isinstance(value, tuple):
-        return f"[{', '.join(text_of(item) if isinstance(item, Model) else _plain(item) for item in value)}]"
+        return f"[{', '.join(map(_plain, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_plain(inner)}' for key, inner in value.items())}}}"
     return repr(value)
 
 
@@ -116,7 +126,7 @@ def _warnings(spec: Spec, steps: int | None) -> Iterator[Problem]:
     if not strategy.model_specs:
         yield Problem("PS303", "/strategy/model_specs", "there is no model; the run will be refused until one is named")
     for pointer, path in missing_paths(spec):
-        yield Problem("PS304", pointer, f"there is no directory {path}")
+        yield Problem("PS304", pointer, f"there is no {path}")
     if not _validates(spec):
         yield Problem(
             "PS301", "/dataset/validation_paths", "no validation data; nobody will know how good the model is on frames it never saw"
@@ -130,7 +140,7 @@ def _warnings(spec: Spec, steps: int | None) -> Iterator[Problem]:
         yield Problem(
             "PS307", "/strategy/schedule/warmup_steps", f"the warm-up of {warmup:g} updates is not over when the run ends, at {steps}"
         )
-    if spec.runtime.precision != "fp32" and not any("clip" in part.kind for part in strategy.update):
+    if spec.runtime.precision != "fp32" and not any(isinstance(part, Target) or "clip" in text_of(part) for part in strategy.update):
         yield Problem("PS309", "/strategy/update", f"{spec.runtime.precision} without clipping: one bad batch can spoil the weights")
     run_dir = spec.output.run_dir
     if not run_dir.startswith(SHIPPED) and os.path.isdir(run_dir) and os.listdir(run_dir):

@@ -1,7 +1,7 @@
 """Specs to begin with, as plain data: no store is opened and nothing heavy is imported."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 Preset = Literal["adamw", "sgd"]
@@ -59,6 +59,38 @@ def template(
     spec["output"] = {"run_dir": run_dir, "checkpoints": {"every_n_steps": 500, "keep_last": 3}}
     spec["runtime"] = {"seed": 0, "device": device}
     return spec
+
+
+def finetune_template(
+    checkpoint_path: str,
+    recipe: Mapping[str, Any],
+    paths: Sequence[str],
+    run_dir: str,
+    *,
+    trainable: Sequence[str] = (),
+    frozen: Sequence[str] = (),
+    patterns: Sequence[str] = (),
+    **choices: Any,
+) -> dict[str, Any]:
+    """A spec that starts from weights, to be read and changed.
+
+    Args:
+        checkpoint_path: Where they are.
+        recipe: What is known of their run: `model_specs`, `loss`, and fields of `dataset`.
+        trainable: Patterns of the parameters that are trained; empty: all.
+        frozen: Patterns of those that are not.
+        patterns: Patterns of the weights that are loaded; empty: all.
+        choices: Those of `template`.
+    """
+    spec = template(paths, run_dir, **choices)
+    strategy = spec["strategy"] | {name: recipe[name] for name in ("model_specs", "loss") if name in recipe}
+    strategy |= {name: list(given) for name, given in (("trainable", trainable), ("frozen", frozen)) if given}
+    source: dict[str, Any] = {"checkpoint_path": checkpoint_path} | ({"patterns": list(patterns)} if patterns else {})
+    begin = {name: spec[name] for name in ("spec_version", "name")} | {"workflow": "finetune", "source": source}
+    return {**begin, **{key: value for key, value in spec.items() if key not in begin}} | {
+        "dataset": {**spec["dataset"], **recipe.get("dataset", {})},
+        "strategy": strategy,
+    }
 
 
 def relative_to(path: str, directory: str) -> str:

@@ -6,17 +6,22 @@ grant any further than the object's own home. This is a guard against accidents 
 
 import inspect
 import re
-from collections.abc import Sequence
+import typing
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
 from .. import models
-from ..errors import SpecError, TrustError
-from .envelope import Spec, Target
+from ..core.hook import Hook
+from ..core.loss import LossTerm
+from ..core.transform import GradientTransform
+from ..errors import PurestepError, SpecError, TrustError
+from .envelope import Spec
 from .problems import Problem, nearest
+from .target import Target
 
 GROUP = "purestep.components"
 """Entry points of this group are trusted: somebody installed the distribution that has them."""
@@ -48,6 +53,31 @@ def is_trusted(name: str, trusted: Sequence[str]) -> bool:
     return name in own_names() or any(name == grant or name.startswith(f"{grant}.") for grant in trusted)
 
 
+class Role(NamedTuple):
+    """What a target has to be at its place; nothing else is called."""
+
+    makes: type
+    """What it returns, or is a class of."""
+    words: str
+    functions: bool
+    """Whether a function that declares to return it will do."""
+
+
+MODULE = Role(nn.Module, "a class of torch.nn.Module", False)
+TERM = Role(LossTerm, "a class of purestep.LossTerm, or a function declared to return one (`-> LossTerm`)", True)
+HOOK = Role(Hook, "a function declared to return a hook (`-> purestep.Hook`)", True)
+TRANSFORM = Role(GradientTransform, "a function declared to return a transform (`-> purestep.GradientTransform`)", True)
+
+
+def targets_of(spec: Spec) -> Iterator[tuple[str, Target]]:
+    """Pointer and target of everything that a spec imports."""
+    strategy = spec.strategy
+    yield from ((f"/strategy/model_specs/{name}", target) for name, target in strategy.model_specs.items())
+    for name in ("loss", "update", "hooks"):
+        parts = enumerate(getattr(strategy, name))
+        yield from ((f"/strategy/{name}/{i}", part) for i, part in parts if isinstance(part, Target))
+
+
 def check_names(spec: Spec, trusted: Sequence[str]) -> None:
     """Check the names of all targets, before anything is imported.
 
@@ -58,9 +88,9 @@ def check_names(spec: Spec, trusted: Sequence[str]) -> None:
         TrustError: If one is not trusted; all of them are listed.
     """
     check_grants(trusted)
-    refused = [(name, target.cls_path) for name, target in spec.strategy.model_specs.items() if not is_trusted(target.cls_path, trusted)]
+    refused = [(pointer, target.cls_path) for pointer, target in targets_of(spec) if not is_trusted(target.cls_path, trusted)]
     if refused:
-        raise TrustError("\n".join(_refusal(f"/strategy/model_specs/{name}/cls_path", path) for name, path in refused))
+        raise TrustError("\n".join(_refusal(f"{pointer}/cls_path", path) for pointer, path in refused))
 
 
 def _refusal(pointer: str, path: str) -> str:
@@ -74,12 +104,12 @@ def _refusal(pointer: str, path: str) -> str:
     return problem.text()
 
 
-def call_target(target: Target, pointer: str, trusted: Sequence[str]) -> nn.Module:
+def call_target(target: Target, pointer: str, trusted: Sequence[str], role: Role = MODULE) -> Any:
     """Import a target, check what it really is, and call it.
 
     Raises:
         TrustError: If its name, or the object that the name leads to, is not trusted.
-        SpecError: If it cannot be imported, is no class of modules, or does not take the arguments.
+        SpecError: If it cannot be imported, is not what its place asks for, or does not take the arguments.
     """
     path = target.cls_path
     if not is_trusted(path, trusted):
@@ -89,9 +119,25 @@ def call_target(target: Target, pointer: str, trusted: Sequence[str]) -> nn.Modu
         home = f"{getattr(found, '__module__', None)}.{getattr(found, '__qualname__', None)}"
         if not is_trusted(home, trusted):
             raise TrustError(f"{_refusal(f'{pointer}/cls_path', home)} ('{path}' is another name of it)")
-    if not (inspect.isclass(found) and issubclass(found, nn.Module)):
-        raise _error("PS503", f"{pointer}/cls_path", f"'{path}' is not a class of torch.nn.Module but {type(found).__name__}")
-    return _call(found, target.arguments, pointer)
+    if not _fits(found, role):
+        raise _error("PS503", f"{pointer}/cls_path", f"'{path}' is not {role.words} but {type(found).__name__}")
+    made = _call(found, target.arguments, pointer)
+    if not isinstance(made, role.makes):
+        raise _error("PS503", f"{pointer}/cls_path", f"'{path}' returned {type(made).__name__}, not {role.makes.__name__}")
+    return made
+
+
+def _fits(found: Any, role: Role) -> bool:
+    """Whether something is what a place asks for, as far as can be said without calling it."""
+    if inspect.isclass(found):
+        return issubclass(found, role.makes)
+    if not (role.functions and inspect.isfunction(found)):
+        return False
+    try:
+        declared = typing.get_type_hints(found).get("return")
+    except (NameError, TypeError):
+        return False
+    return inspect.isclass(declared) and issubclass(declared, role.makes)
 
 
 def _import(path: str, pointer: str) -> Any:
@@ -105,8 +151,8 @@ def _import(path: str, pointer: str) -> Any:
         raise _error("PS502", f"{pointer}/cls_path", f"'{path}' cannot be imported: {error}") from error
 
 
-def _call(found: type[nn.Module], arguments: dict[str, Any], pointer: str) -> nn.Module:
-    names = inspect.signature(found.__init__).parameters
+def _call(found: Any, arguments: dict[str, Any], pointer: str) -> Any:
+    names = inspect.signature(found.__init__ if inspect.isclass(found) else found).parameters
     open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in names.values())
     for name in arguments:
         if name not in names and not open_ended:
@@ -115,7 +161,7 @@ def _call(found: type[nn.Module], arguments: dict[str, Any], pointer: str) -> nn
     try:
         inspect.signature(found).bind(**arguments)
         return found(**arguments)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, PurestepError) as error:
         raise _error("PS504", pointer, f"{found.__name__}: {error}") from error
 
 

@@ -25,7 +25,9 @@ COMMANDS = [
     ["train", "init"],
     ["schema", "dump"],
     ["schema", "template"],
-    *(["spec", name] for name in ("check", "report", "run", "resume")),
+    ["finetune"],
+    ["finetune", "init"],
+    *(["spec", name] for name in ("check", "report", "run", "resume", "diff", "merge", "upgrade")),
 ]
 INIT = ["train", "init", "--dataset", "data/train.zarr", "--output-dir", "runs/one", "--out", "train.json"]
 HEAVY = {"torch", "numpy", "pydantic", "zarr", "matplotlib"}

@@ -116,7 +116,7 @@ def _prepare(request: Request, stack: contextlib.ExitStack) -> tuple[Callable[[]
     device = _prepare_torch(spec)
     pieces = build(spec, trust=request.trust)
     checkpointers = [stack.enter_context(_checkpointer(request, pieces))] if spec.output.checkpoints is not None else []
-    state = pieces.training.init(spec.runtime.seed, device)
+    state = _first_state(request, pieces, device)
     every = spec.output.report_every
     progress = ConsoleProgress(every_n_batches=every, mode=cast("Mode", request.progress), title=spec.name, unit="frames")
     # the log first, so that a checkpoint never knows more than it
@@ -125,7 +125,7 @@ def _prepare(request: Request, stack: contextlib.ExitStack) -> tuple[Callable[[]
         fit,
         pieces.training,
         pieces.batches,
-        state=_restore(request, state, pieces) if request.resume else state,
+        state=state,
         num_steps=spec.strategy.num_steps,
         num_epochs=spec.strategy.num_epochs,
         validation=pieces.validation,
@@ -133,6 +133,19 @@ def _prepare(request: Request, stack: contextlib.ExitStack) -> tuple[Callable[[]
         step=_compiled(spec, pieces),
     )
     return train, stop
+
+
+def _first_state(request: Request, pieces: "Pieces", device: str) -> "TrainState":
+    """Where training begins: at a checkpoint, at weights from elsewhere, or anew."""
+    from ...spec.starting import first_state
+
+    if request.resume:
+        return _restore(request, pieces.training.init(request.spec.runtime.seed, device), pieces)
+    state, report = first_state(request.spec, pieces.training, device)
+    if report is not None:
+        counts = {name: len(getattr(report, name)) for name in ("loaded", "kept", "unused")}
+        tell(f"weights: {counts['loaded']} loaded, {counts['kept']} begin anew, {counts['unused']} of the source are not used")
+    return state
 
 
 def _prepare_torch(spec: "Spec") -> str:

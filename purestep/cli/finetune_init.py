@@ -1,0 +1,88 @@
+"""The command `purestep finetune init`: a spec that starts from weights. It opens no store, and writes nothing over anything."""
+
+import os
+from typing import Any
+
+import click
+
+from .documents import dump
+from .exits import ExitCode, Refusal, tell
+from .train_init import write_new
+
+
+@click.command(
+    "init",
+    short_help="Write a spec that starts from weights.",
+    help="""Write a spec that starts from the weights of a run, a checkpoint, or a file; optimizer and counters begin anew.
+
+    \b
+      purestep finetune init runs/first --dataset new.zarr --output-dir runs/second --out second.json
+      purestep finetune init model.safetensors --model my.models.Net --dataset new.zarr --output-dir runs/x --out x.json
+      purestep finetune init runs/first --trainable 'readout.*' --dataset new.zarr --output-dir runs/y --out y.json
+
+    The model of a run is that of its spec; for anything else give --model, or fill it in.""",
+)
+@click.argument("source", metavar="WEIGHTS")
+@click.option("--dataset", "datasets", multiple=True, required=True, metavar="P", help="A store; may be given several times.")
+@click.option("--output-dir", required=True, metavar="D", help="Directory of the run.")
+@click.option("--out", required=True, metavar="FILE", help="The spec; must not exist.")
+@click.option("--validation-dataset", "validation", multiple=True, metavar="P", help="A store to validate on.")
+@click.option("--model", metavar="CLS_PATH", help="Dotted path of the model, where the weights do not say.")
+@click.option("--trainable", multiple=True, metavar="GLOB", help="Parameters that are trained; all, if not given.")
+@click.option("--freeze", "frozen", multiple=True, metavar="GLOB", help="Parameters that are not.")
+@click.option(
+    "--load", "patterns", multiple=True, metavar="GLOB", help="Weights that are loaded; the others begin anew. All, if not given."
+)
+@click.option("--lr", type=click.FloatRange(min=0, min_open=True), default=1e-5, show_default=True, help="Peak learning rate.")
+@click.option("--num-steps", type=click.IntRange(min=1), help="Updates; 1000 if nothing else is said.")
+@click.option("--num-epochs", type=click.IntRange(min=1), help="Passes over the data, instead.")
+@click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True, help="Frames of a batch.")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True, help="Where to compute.")
+def command(source: str, datasets: tuple[str, ...], output_dir: str, out: str, validation: tuple[str, ...], **choices: Any) -> None:
+    """Write the spec."""
+    from ..spec.templates import finetune_template, relative_to
+
+    steps, epochs = choices.pop("num_steps"), choices.pop("num_epochs")
+    if steps is not None and epochs is not None:
+        raise click.UsageError("give --num-steps or --num-epochs, not both")
+    directory, model, recipe = os.path.dirname(out), choices.pop("model"), recipe_of(source)
+    if model is not None:
+        recipe = {**recipe, "model_specs": {"main": {"cls_path": model}}}
+    spec = finetune_template(
+        relative_to(source, directory),
+        recipe,
+        [relative_to(path, directory) for path in datasets],
+        relative_to(output_dir, directory),
+        learning_rate=choices.pop("lr"),
+        num_steps=1000 if steps is None and epochs is None else steps,
+        num_epochs=epochs,
+        validation_paths=[relative_to(path, directory) for path in validation],
+        name=os.path.basename(os.path.normpath(output_dir)),
+        **choices,
+    )
+    write_new(out, dump(spec) + "\n")
+    fill = "" if spec["strategy"]["model_specs"] else "fill strategy.model_specs, then: "
+    tell(f"wrote {out}", f"next: {fill}purestep spec report {out}")
+
+
+def recipe_of(source: str) -> dict[str, Any]:
+    """What the spec of a run says about its model; nothing of weights that are of no run.
+
+    Raises:
+        Refusal: If there is nothing at the path.
+    """
+    from ..spec.reading import document_of, read_spec
+
+    if not os.path.exists(source):
+        raise Refusal(f"there is no {source}", ExitCode.PATH)
+    around = os.path.abspath(source)
+    for directory in (around, os.path.dirname(around), os.path.dirname(os.path.dirname(around))):  # a run, its checkpoints, one of them
+        if os.path.isfile(path := os.path.join(directory, "spec.json")):
+            document = document_of(read_spec(path))
+            names = ("cutoff", "dtype", "reference_energies")
+            return {
+                "model_specs": document["strategy"]["model_specs"],
+                "loss": document["strategy"]["loss"],
+                "dataset": {name: document["dataset"][name] for name in names},
+            }
+    return {}
