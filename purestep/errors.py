@@ -7,6 +7,7 @@ A message says where, what was wrong, what was expected and what to do. Bad argu
     ├── TreeError (ValueError)              two trees differ, a path is ambiguous
     │   └── PatternError                    a path pattern matches nothing, a leaf is not covered
     ├── ModuleError (ValueError)            a module cannot be called as a function
+    ├── StateError (ValueError)             what a step was given or would return is not a state of its form
     ├── RandomnessError (RuntimeError)      random numbers that no key controls
     ├── TransformError (TypeError)          a chain lacks an extra argument, a transform broke its contract
     ├── HookError (ValueError)              a hook broke the contract of its stage
@@ -46,6 +47,10 @@ class PatternError(TreeError):
 
 class ModuleError(PurestepError, ValueError):
     """A module cannot be called as a pure function."""
+
+
+class StateError(PurestepError, ValueError):
+    """What a step was given, or would return, is not a state of the form it carries."""
 
 
 class RandomnessError(PurestepError, RuntimeError):

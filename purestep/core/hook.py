@@ -146,7 +146,12 @@ def run_hooks(
     for hook in hooks:
         if stage not in hook.stages:
             continue
-        state, after = hook.update(states[hook.name], ctx)
+        if hook.name not in states:
+            raise HookError(f"the state has no hook {hook.name!r} (it has {sorted(states)}); was it made with other hooks?")
+        result = hook.update(states[hook.name], ctx)
+        if type(result) is not tuple or len(result) != 2:
+            raise HookError(f"hook {hook.name!r} at {stage.name} returned {type(result).__name__}; expected (hook state, context)")
+        state, after = result
         _check_replacements(hook, stage, ctx, after, cut)
         states, ctx = {**states, hook.name: state}, after
     return states, ctx

@@ -3,6 +3,7 @@
 `schedules/` holds the schedules themselves.
 """
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -39,12 +40,21 @@ class Hyperparam(NamedTuple):
 
 
 def init_hyperparam(value: ScalarOrSchedule, params: tree.Tree) -> Hyperparam:
-    """Put a number or a schedule into a state, on the device of `params`."""
+    """Put a number or a schedule into a state, on the device of `params`.
+
+    Raises:
+        TypeError: If it is none of these.
+        ValueError: If it is NaN.
+    """
     if callable(value):
         count = scalar_like(params, 0, torch.int64)
         return Hyperparam(value(count).to(torch.float64), count)
     if isinstance(value, Tensor):
         return Hyperparam(value.detach().to(torch.float64, copy=True))
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"a hyperparameter is a number, a 0-d tensor or a schedule, got {value!r}")
+    if math.isnan(value):
+        raise ValueError("a hyperparameter is NaN; give a number")
     return Hyperparam(scalar_like(params, value))
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import ConsumedStateError
+from ..errors import ConsumedStateError, StateError
 from . import tree
 from .tree import Tree
 
@@ -69,6 +69,41 @@ class TrainState:
 
     def __repr__(self) -> str:
         return tree.describe(self, "TrainState")
+
+
+def check_state(state: Any, where: str) -> None:
+    """Refuse what is no state, and a state that a donating step has used up.
+
+    Raises:
+        StateError: Naming what was given.
+        ConsumedStateError: As `check_not_consumed`.
+    """
+    if not isinstance(state, TrainState):
+        raise StateError(f"{where}: expected a TrainState, as init() makes it, got {type(state).__name__}")
+    check_not_consumed(state, where)
+
+
+def check_same_form(before: TrainState, after: TrainState) -> None:
+    """Refuse a new state whose leaves have other names, shapes, dtypes or devices: it could be neither captured nor saved as the same run.
+
+    Raises:
+        StateError: Naming the leaf.
+    """
+    (old, form), (new, same) = tree.flatten(before), tree.flatten(after)
+    if form != same:
+        lost, gained = set(tree.paths(before)) - set(tree.paths(after)), set(tree.paths(after)) - set(tree.paths(before))
+        change = "; ".join(f"{what} {', '.join(sorted(names))}" for what, names in (("lost", lost), ("gained", gained)) if names)
+        raise StateError(f"step: the new state has another structure than the old one: {change or f'{form} became {same}'}")
+    for i, (a, b) in enumerate(zip(old, new, strict=True)):
+        if a is not b and (_kind(a) != _kind(b)):
+            raise StateError(
+                f"step: {tree.paths(before)[i]} was {_kind(a)}, became {_kind(b)}; what carries over from step to step keeps its dtype, "
+                "shape and device, so convert it where it is computed"
+            )
+
+
+def _kind(leaf: Any) -> str | tuple:
+    return (leaf.dtype, tuple(leaf.shape), leaf.device) if isinstance(leaf, Tensor) else type(leaf).__name__
 
 
 def mark_consumed(state: Any) -> None:

@@ -19,8 +19,8 @@ from .hook import Hook, Stage, StepContext, check_hooks, run_hooks
 from .loss import LossOutput, as_sums
 from .objective import Cut, Metrics, Objective, cut_batch, gradient_over_cuts
 from .schedule import scalar_like
-from .state import TrainState, check_not_consumed, count_batch, zero_counters
-from .transform import Gated, GradientTransform, apply_updates, check_needs, children, collect_metrics, rebuild
+from .state import TrainState, check_same_form, check_state, count_batch, zero_counters
+from .transform import Gated, GradientTransform, apply_updates, chain, check_needs, children, collect_metrics, part_names, rebuild
 from .tree import Tree
 
 Step = Callable[[TrainState, Any], tuple[TrainState, Metrics]]
@@ -37,6 +37,7 @@ class _Update(NamedTuple):
     updates: Tree
     applied: Tensor | None  # 0-d bool; None: nothing can veto
     reject: Tensor | None  # 0-d bool; None: the batch cannot be bad
+    head: GradientTransform | None = None  # the parts that gather the gradient of the update; None: it is that of the batch
 
 
 def build_step(
@@ -68,7 +69,7 @@ def build_step(
     known = set() if known is None else known
 
     def run(update: Callable[..., _Update], state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
-        check_not_consumed(state, "step")
+        check_state(state, "step")
         cuts = objective.cut(batch, microbatches)
         differentiate = gradient_over_cuts if objective.combine is None else gradient_by_terms
         gradient, cut = differentiate(objective, optimizer, hooks, engine, state, cuts)
@@ -77,17 +78,20 @@ def build_step(
         _warn_unreached(gradient.unreached, known)
         ctx, states = _observe_gradient(hooks, optimizer, state, cut, gradient)
         trainable, rest = objective.split(state.params)
-        new = update(optimizer, gradient, state, trainable, _extras(objective, optimizer, state, cut.loss))
+        extras = _extras(objective, optimizer, state, cut.loss)
+        new = update(optimizer, gradient, state, trainable, extras)
         params = objective.join(new.trainable, rest)
         buffers = objective.merge_buffers(state.buffers, cut.buffers)
         ctx = ctx.replace(params=params, buffers=buffers, updates=new.updates, applied=new.applied)
         states, ctx = run_hooks(hooks, Stage.AFTER_OPTIMIZER_STEP, states, ctx)
         counters = count_batch(state.counters, new.applied, objective.ranks.world_size)
-        metrics = {**ctx.metrics, **_update_metrics(objective, optimizer, new.opt_state, gradient.grads, state, new.applied)}
+        metrics = _joined(ctx.metrics, _update_metrics(optimizer, new, gradient.grads, state, trainable, extras))
         states, ctx = run_hooks(hooks, Stage.AFTER_BATCH, states, ctx.replace(counters=counters, metrics=metrics))
         if new.reject is not None:  # a rejected batch leaves no trace in buffers and hooks either
             buffers, states = tree.where(~new.reject, (buffers, states), (state.buffers, state.hook_state))
-        return TrainState(params, buffers, new.opt_state, states, counters, state.seed, state.aliases), ctx.metrics
+        after = TrainState(params, buffers, new.opt_state, states, counters, state.seed, state.aliases)
+        check_same_form(state, after)
+        return after, ctx.metrics
 
     def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
         return run(_full_update, state, batch)
@@ -113,7 +117,7 @@ def _full_update(optimizer: GradientTransform, gradient: Gradient, state: TrainS
     if gradient.unreached:
         new, opt_state = put_back(gradient.unreached, trainable, [trainable, state.opt_state], [new, opt_state])
     if isinstance(result, Gated):
-        return _Update(new, opt_state, result.updates, result.apply, result.reject)
+        return _Update(new, opt_state, result.updates, result.apply, result.reject, _head(optimizer, state.opt_state))
     return _Update(new, opt_state, result, None, None)
 
 
@@ -150,7 +154,7 @@ def _observe_gradient(
         state.params,
         state.buffers,
         state.seed,
-        {**_loss_metrics(cut.loss), **cut.metrics},
+        _joined(_loss_metrics(cut.loss), cut.metrics),
         predictions=cut.predictions,
         targets=cut.targets,
         loss=cut.loss,
@@ -217,6 +221,12 @@ def _warn_unreached(paths: tuple[str, ...], known: set[str]) -> None:
         warnings.warn(f"the loss does not depend on {', '.join(fresh)}: left as they are, without weight decay or momentum", stacklevel=3)
 
 
+def _joined(one: Metrics, other: Metrics) -> Metrics:
+    if twice := sorted(one.keys() & other.keys()):
+        raise ValueError(f"two metrics are called {', '.join(twice)}; rename what the loss function, a hook or a transform reports")
+    return {**one, **other}
+
+
 def _loss_metrics(loss: LossOutput) -> Metrics:
     metrics = {"loss/total": loss.total}
     for name, value in loss.components.items():
@@ -226,20 +236,44 @@ def _loss_metrics(loss: LossOutput) -> Metrics:
 
 
 def _update_metrics(
-    objective: Objective, optimizer: GradientTransform, opt_state: Any, grads: Tree, state: TrainState, applied: Tensor | None
+    optimizer: GradientTransform, new: _Update, grads: Tree, state: TrainState, trainable: Tree, extras: dict[str, Any]
 ) -> Metrics:
     """`update/applied`, `update/grad_norm` and what the chain reports.
 
-    Where a part of the chain sees the gradient of the whole update (after `accumulate`, after the sum over ranks), its norm is the one
-    reported with that update.
+    With an update comes the norm of its gradient, before clipping: of the whole window where the chain accumulates, of all ranks
+    together; a part that sees that gradient (a clip, the sum over ranks) reports it. A batch without an update has its own norm.
     """
-    metrics = collect_metrics(opt_state, optimizer.name)
+    metrics = collect_metrics(new.opt_state, optimizer.name)
     norm = metrics.pop("update/grad_norm", None)
-    if norm is None or (applied is not None and objective.ranks.world_size == 1):
+    if norm is None and new.head is not None:
+        norm = tree.global_norm(_gathered(optimizer, new.head, grads, state, trainable, extras))
+    if norm is None or (new.applied is not None and "ranks" not in extras):
         own = tree.global_norm(_unscaled(optimizer, state, grads))
-        norm = own if norm is None or applied is None else torch.where(applied, norm.to(own.dtype), own)
-    took = scalar_like(state.params, True, torch.bool) if applied is None else applied
+        norm = own if norm is None or new.applied is None else torch.where(new.applied, norm.to(own.dtype), own)
+    took = scalar_like(state.params, True, torch.bool) if new.applied is None else new.applied
     return {"update/applied": took, "update/grad_norm": norm, **metrics}
+
+
+def _head(optimizer: GradientTransform, opt_state: Any) -> GradientTransform | None:
+    """The parts of a chain up to the last one that gathers a window of batches."""
+    gathering = [i for i, name in enumerate(part_names(optimizer.parts), 1) if hasattr(opt_state[name], "waits")]
+    return chain(*optimizer.parts[: gathering[-1]]) if gathering else None
+
+
+def _gathered(
+    optimizer: GradientTransform, head: GradientTransform, grads: Tree, state: TrainState, trainable: Tree, extras: dict[str, Any]
+) -> Tree:
+    """The gradient that the head of the chain hands on, without loss scaling.
+
+    The head runs once more for it: a captured graph holds it once all the same, and eagerly it is a pass over the gradient per window.
+    """
+    opt_state = {name: state.opt_state[name] for name in part_names(head.parts)}
+    result, _ = head.update(grads, opt_state, trainable, **extras)
+    if optimizer.scale_loss is None:
+        return result.updates
+    one = scalar_like(grads, 1.0, torch.float32)
+    left = optimizer.scale_loss(one, state.opt_state) / (one if head.scale_loss is None else head.scale_loss(one, opt_state))
+    return tree.map(lambda g: g / left, result.updates)
 
 
 # --- from a plain loss function -----------------------------------------------------------------------------------
@@ -307,7 +341,14 @@ def init_state(
         seed: From which all randomness follows.
         buffers: Of modules.
         trainable: The part of `params` that the optimizer sees; all of it by default.
+
+    Raises:
+        TypeError: If a leaf of `params` is no tensor, or one to be trained is not floating point.
+        HookError: If the hooks could not run.
     """
+    for path, leaf in tree.items(params):
+        if not isinstance(leaf, Tensor):
+            raise TypeError(f"params.{path} is a {type(leaf).__name__}; parameters are tensors, so wrap it: torch.tensor(...)")
     copied = tree.map(lambda p: p.clone() if runs_transformed() else p.detach().clone(), params)
     for path, leaf in tree.items(copied):
         if trainable is None and not (leaf.is_floating_point() or leaf.is_complex()):

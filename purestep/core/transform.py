@@ -5,7 +5,7 @@ updates reach the parameters. `transforms/` holds the transforms themselves, `se
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -68,7 +68,7 @@ def chain(*parts: GradientTransform, name: str = "chain") -> GradientTransform:
     for part in parts:
         if not isinstance(part, GradientTransform):
             raise TransformError(f"{name}: parts are gradient transforms, one argument each (ps.adam(1e-3), not ps.adam), got {part!r}")
-    names = tuple(_numbered([part.name for part in parts]))
+    names = part_names(parts)
     needs = frozenset().union(*(part.needs for part in parts))
     scalers = tuple((key, part.scale_loss) for key, part in zip(names, parts, strict=True) if part.scale_loss is not None)
 
@@ -105,10 +105,11 @@ def chain(*parts: GradientTransform, name: str = "chain") -> GradientTransform:
     return GradientTransform(init, update, name, needs, scale_loss if scalers else None, parts, alike)
 
 
-def _numbered(names: list[str]) -> Iterator[str]:
-    for i, name in enumerate(names):
-        earlier = names[:i].count(name)
-        yield f"{name}_{earlier + 1}" if earlier else name
+def part_names(parts: Sequence[GradientTransform]) -> tuple[str, ...]:
+    """Under which a chain keeps the states of its parts; the second of one name is `name_2`."""
+    names = [part.name for part in parts]
+    earlier = [names[:i].count(name) for i, name in enumerate(names)]
+    return tuple(f"{name}_{count + 1}" if count else name for name, count in zip(names, earlier, strict=True))
 
 
 def silence(updates: Tree, apply: Tensor) -> Tree:

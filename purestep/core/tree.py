@@ -8,6 +8,7 @@ import builtins
 import dataclasses
 import difflib
 import fnmatch
+import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, dataclass_transform
@@ -120,7 +121,11 @@ def global_norm(tree: Tree) -> Tensor:
     norms = [torch.linalg.vector_norm(leaf, dtype=torch.complex128 if leaf.is_complex() else torch.float64) for leaf in leaves(tree)]
     if not norms:
         return torch.zeros((), dtype=torch.float64)
-    return torch.linalg.vector_norm(torch.stack(norms)) if len(norms) > 1 else norms[0]
+    if len(norms) == 1:
+        return norms[0]
+    # one by one rather than stacked: inductor fuses a sum of scalars, and would give each of them a place in a stack
+    squares = functools.reduce(lambda total, norm: torch.addcmul(total, norm, norm), norms[1:], norms[0].square())
+    return squares.sqrt()
 
 
 def num_bytes(tree: Tree) -> int:

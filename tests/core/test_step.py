@@ -163,6 +163,18 @@ def test_the_gradient_norm_reported_is_that_before_clipping_and_of_the_whole_win
     assert (1.0 - after.params).tolist() == pytest.approx([0.6, 0.8], abs=1e-12)
 
 
+@pytest.mark.parametrize("before", [(), (ps.skip_nonfinite(),), (ps.dynamic_loss_scale(8.0),)], ids=["alone", "gate", "scaled"])
+@pytest.mark.parametrize("after", [(), (ps.dynamic_loss_scale(16.0),)], ids=["plain", "scaled-after"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_gradient_norm_of_a_window_is_reported_where_nothing_clips(before, after, dtype):
+    params = torch.ones(2, dtype=dtype)
+    optimizer = ps.chain(*before, ps.accumulate(2), *after, ps.sgd(1.0))
+    step, state = start(optimizer, params, lambda w, x: (w * x).sum())
+    state, first = step(state, torch.tensor([6.0, 0.0], dtype=dtype))
+    _, second = step.at(state)(state, torch.tensor([0.0, 8.0], dtype=dtype))
+    assert (first["update/grad_norm"].item(), second["update/grad_norm"].item()) == pytest.approx((6.0, 5.0), abs=1e-12)
+
+
 def test_a_scaled_loss_is_unscaled_before_it_is_clipped_and_reported():
     sums = lambda w, x: (w * x).sum()  # noqa: E731
     params = torch.ones(2, dtype=torch.float64)
