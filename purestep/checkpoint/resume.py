@@ -1,4 +1,4 @@
-"""Refusing to continue a run under other conditions: what was saved beside the state, compared with what is now."""
+"""Refusing to continue a run under other conditions: a description that is saved beside the state, compared with that of now."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,12 +9,37 @@ from .match import covered
 _ABSENT = "absent"
 
 
+def describe_run(batches: Any, *, spec: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What decides the course of a run besides its state, in plain JSON, for the `extra` of a checkpoint.
+
+    Args:
+        batches: A `Loader`, or a `Prefetched` one.
+        spec: Whatever else must not change unnoticed: widths, rates, a whole configuration.
+
+    Example:
+        >>> from purestep.data import Loader
+        >>> describe_run(Loader([1, 2, 3], 2, seed=5))["data"]["global_batch_size"]
+        2
+    """
+    loader = getattr(batches, "loader", batches)
+    data = {
+        "dataset": getattr(loader.dataset, "fingerprint", type(loader.dataset).__qualname__),
+        "num_samples": len(loader.dataset),
+        "order": {"seed": loader.seed, "shuffle": loader.shuffle, "last": loader.last},
+    }
+    if isinstance(loader.batch_size, int):  # of all ranks together, so that another number of ranks can share the same batches
+        data["global_batch_size"] = loader.batch_size * loader.world
+    else:
+        data["batches"] = loader.plan.fingerprint
+    return {"data": data, "world_size": loader.world, "spec": dict(spec or {})}
+
+
 def check_same(saved: Mapping[str, Any], now: Mapping[str, Any], *, allow: Sequence[str] = (), what: str = "the run") -> None:
     """Compare two plain descriptions, field by field.
 
     Args:
         saved: As it was, from `load_extra`.
-        now: As it is.
+        now: As it is, such as `describe_run` gives it.
         allow: Patterns of dotted fields that may differ, such as `data.*`.
         what: What an error calls the thing described.
 

@@ -7,6 +7,7 @@ continues it in a directory, and waits for a signal after a batch.
 """
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -114,7 +115,7 @@ def run_in(directory, *others, **options):
 
 def main(directory, wait_at=0):
     """Run to the end, or until a signal comes, which is waited for after a batch."""
-    stop = StopOnSignal()
+    stop = StopOnSignal(signal.SIGTERM)
 
     def wait(event):
         if event.stage is Stage.AFTER_BATCH and event.batch_count == wait_at:

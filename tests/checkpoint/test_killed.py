@@ -11,7 +11,7 @@ import pytest
 
 from purestep.checkpoint import list_checkpoints, load
 from purestep.core.hook import Stage
-from purestep.reporting import read_metrics
+from purestep.reporting import StopOnSignal, read_metrics
 from tests.checkpoint.faults import in_child
 from tests.checkpoint.resuming import NUM_BATCHES, NUM_EPOCHS, make_run, run_in
 
@@ -123,21 +123,55 @@ def test_a_kill_costs_no_more_than_what_came_after_the_last_checkpoint(tmp_path)
     assert starts == [0, label]
 
 
-def test_new_interpreters_continue_what_a_kill_and_a_request_to_end_interrupted(tmp_path, assert_same_run):
-    assert interrupted(tmp_path, 5, signal.SIGKILL) == -signal.SIGKILL
-    assert interrupted(tmp_path, 8, signal.SIGTERM) == os.EX_TEMPFAIL
-    assert list_checkpoints(tmp_path / "checkpoints")[-1].manifest.label == 8
-    subprocess.run(command(tmp_path), cwd=Path(__file__).parents[2], check=True)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("batch", [2, 6, 7])
+def test_a_request_to_end_saves_what_is_there_and_the_next_process_goes_on(tmp_path, assert_same_run, number, batch):
+    def told(acknowledge):
+        def ask(event):
+            if event.stage is Stage.AFTER_BATCH and event.batch_count == batch:
+                os.kill(os.getpid(), number)
+
+        with StopOnSignal(number) as stop:
+            run_in(tmp_path, ask, stop)
+        acknowledge(batch)
+
+    assert in_child(told).acknowledged == [batch]
+    assert list_checkpoints(tmp_path / "checkpoints")[-1].manifest.label == batch
+    run_in(tmp_path)
     assert_same_run(tmp_path)
 
 
-def command(directory, *more):
-    return [sys.executable, "-m", "tests.checkpoint.resuming", str(directory), *map(str, more)]
+def test_a_second_request_to_end_is_obeyed_at_once_and_costs_only_what_was_not_saved(tmp_path, assert_same_run):
+    def told_twice(acknowledge):
+        def insist(event):
+            if event.stage is Stage.AFTER_BATCH and event.batch_count == 8:
+                os.kill(os.getpid(), signal.SIGTERM)
+                assert stop.received is signal.SIGTERM
+                os.kill(os.getpid(), signal.SIGTERM)
+                acknowledge(8)
+
+        with StopOnSignal() as stop:
+            run_in(tmp_path, insist, stop)
+
+    outcome = in_child(told_twice)
+    assert outcome.killed, outcome.error
+    assert outcome.acknowledged == []
+    run_in(tmp_path)
+    assert_same_run(tmp_path)
+
+
+def test_processes_of_their_own_are_interrupted_from_outside_and_continued_to_the_same_end(tmp_path, assert_same_run):
+    assert interrupted(tmp_path, 5, signal.SIGKILL) == -signal.SIGKILL
+    assert interrupted(tmp_path, 8, signal.SIGTERM) == os.EX_TEMPFAIL
+    assert list_checkpoints(tmp_path / "checkpoints")[-1].manifest.label == 8
+    run_in(tmp_path)
+    assert_same_run(tmp_path)
 
 
 def interrupted(directory, batch, number):
     """How a process ended that got a signal after a batch."""
-    with subprocess.Popen(command(directory, batch), cwd=Path(__file__).parents[2], stdout=subprocess.PIPE) as process:
+    command = [sys.executable, "-m", "tests.checkpoint.resuming", str(directory), str(batch)]
+    with subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"waiting\n"
         process.send_signal(number)
         return process.wait(60)

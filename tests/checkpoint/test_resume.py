@@ -6,6 +6,8 @@ import pytest
 
 import purestep as ps
 from purestep.checkpoint import list_checkpoints, load
+from purestep.core.event import Stop
+from purestep.core.hook import Stage
 from tests.checkpoint.resuming import NUM_BATCHES, NUM_EPOCHS, make_run, run, stop_after
 
 
@@ -13,6 +15,25 @@ from tests.checkpoint.resuming import NUM_BATCHES, NUM_EPOCHS, make_run, run, st
 def test_stopping_after_any_batch_changes_nothing(tmp_path, whole, assert_same, stop):
     """Batches in the middle of a window, before and after a validation, at the end of an epoch, the last."""
     _, first = run(tmp_path, stop_after(stop))
+    state, second = run(tmp_path)
+    assert_same(state, whole[0])
+    assert first + second == whole[1]
+
+
+@pytest.mark.parametrize(
+    ("stage", "batch"),
+    [
+        (Stage.BEFORE_TRAINING, 0),
+        (Stage.BEFORE_EPOCH, 7),
+        (Stage.AFTER_VALIDATION, 6),
+        (Stage.AFTER_VALIDATION, 12),
+        (Stage.AFTER_EPOCH, 7),
+        (Stage.AFTER_EPOCH, 14),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_stopping_at_any_other_moment_changes_nothing(tmp_path, whole, assert_same, stage, batch):
+    _, first = run(tmp_path, lambda event: Stop("asked") if (event.stage, event.batch_count) == (stage, batch) else None)
     state, second = run(tmp_path)
     assert_same(state, whole[0])
     assert first + second == whole[1]
