@@ -84,7 +84,7 @@ class Training:
         _check_optimizer(optimizer)
         _check_choice("precision", precision, tuple(_AUTOCAST))
         _check_choice("grad_engine", grad_engine, ENGINES)
-        _check_together(precision, optimizer, combine_gradients, ranks)
+        _check_precision(precision, optimizer)
         layout = make_layout(models)
         names = _trainable_names(models, layout, trainable)
         frozen = frozen_buffers(models, layout, names)
@@ -148,11 +148,9 @@ def _check_choice(what: str, value: Any, known: Sequence[str]) -> None:
         raise ValueError(f"{what}: unknown value {value!r} (known: {', '.join(known)})")
 
 
-def _check_together(precision: str, optimizer: GradientTransform, combine_gradients: CombineGradients | None, ranks: Ranks) -> None:
+def _check_precision(precision: str, optimizer: GradientTransform) -> None:
     if precision == "fp16" and optimizer.scale_loss is None:
         raise ValueError("precision='fp16' needs ps.dynamic_loss_scale() first in the chain, or small gradients vanish")
-    if combine_gradients is not None and ranks.world_size > 1:
-        raise ValueError("combine_gradients needs the gradients of the whole batch, which no rank has; train in one process")
 
 
 def _call_model(models: Any, batch: Any) -> Any:

@@ -5,7 +5,7 @@ interatomic potentials do) and is the faster one in eager mode. `func` is `torch
 is what Dynamo can trace whole. `auto` takes `func` where it must, else `autograd`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -29,6 +29,17 @@ class Gradient(NamedTuple):
     """Paths of leaves that the value does not depend on; their gradient is zero. Dynamo cannot tell, and finds none."""
 
 
+class Gradients(NamedTuple):
+    """The same of several values of one function."""
+
+    values: list[Tensor]
+    aux: Tree
+    grads: list[Tree]
+    """One for each value."""
+    unreached: tuple[str, ...]
+    """Paths of leaves that no value depends on."""
+
+
 def runs_transformed() -> bool:
     """Whether Dynamo traces this code, or a `torch.func` transform is at work around it."""
     return torch.compiler.is_dynamo_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
@@ -45,9 +56,46 @@ def value_and_grad(fn: Callable[[Tree], tuple[Tensor, Tree]], params: Tree, engi
     Raises:
         ValueError: If the value is not 0-d, or depends on none of the leaves.
     """
-    if engine == "func" or (engine == "auto" and runs_transformed()):
-        return _by_func(fn, params)
-    return _by_autograd(fn, params)
+
+    def listed(params: Tree) -> tuple[list[Tensor], Tree]:
+        value, aux = fn(params)
+        return [value], aux
+
+    (value,), aux, (grads,), unreached = values_and_grads(listed, params, engine)
+    return Gradient(value, aux, grads, unreached)
+
+
+def values_and_grads(fn: Callable[[Tree], tuple[list[Tensor], Tree]], params: Tree, engine: Engine = "auto") -> Gradients:
+    """As `value_and_grad`, for a function of several values: it runs once, and backward once for each value.
+
+    Raises:
+        ValueError: If a value is not 0-d, or none depends on any of the leaves.
+    """
+    leaves, spec = tree.flatten(params)
+    side_door: list[Any] = []  # functorch returns tensors only: structure and other leaves leave by here
+
+    def flat_fn(flat: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        values, aux = fn(tree.unflatten(spec, flat))
+        for value in values:
+            _check_value(value)
+        parts, aux_spec = tree.flatten(aux)
+        side_door[:] = [aux_spec, [None if isinstance(part, Tensor) else part for part in parts]]
+        # what needs no gradient stays the object it is: a captured graph then knows that nothing has happened to it
+        return values, [part.detach() if part.requires_grad else part for part in parts if isinstance(part, Tensor)]
+
+    if torch.compiler.is_dynamo_compiling():
+        values, slopes, tensors = _by_dynamo(flat_fn, leaves)
+    elif engine == "func" or (engine == "auto" and runs_transformed()):
+        values, slopes, tensors = _by_func(flat_fn, leaves)
+    else:
+        values, slopes, tensors = _by_autograd(flat_fn, leaves)
+    nowhere = [i for i in range(len(leaves)) if all(slope[i] is None for slope in slopes)]
+    paths = tree.paths(params) if nowhere else []
+    filled = [[torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, slope, strict=True)] for slope in slopes]
+    aux_spec, others = side_door
+    rest = iter(tensors)
+    aux = tree.unflatten(aux_spec, [next(rest) if other is None else other for other in others])
+    return Gradients(values, aux, [tree.unflatten(spec, grads) for grads in filled], tuple(paths[i] for i in nowhere))
 
 
 def _check_value(value: Tensor) -> None:
@@ -56,55 +104,43 @@ def _check_value(value: Tensor) -> None:
         raise ValueError(f"the loss must be a 0-d tensor, got {got}; reduce it (mean, or a sum divided by a count)")
 
 
-def _by_autograd(fn: Callable[[Tree], tuple[Tensor, Tree]], params: Tree) -> Gradient:
-    leaves, spec = tree.flatten(params)
+_FlatFn = Callable[[list[Tensor]], tuple[list[Tensor], list[Tensor]]]
+_Found = tuple[list[Tensor], list[Sequence[Tensor | None]], list[Tensor]]  # values, slopes of each, tensors of aux
+
+
+def _by_dynamo(flat_fn: _FlatFn, leaves: list[Tensor]) -> _Found:
+    values, pull, tensors = torch.func.vjp(flat_fn, leaves, has_aux=True)  # type: ignore[misc]
+    seeds = [[torch.ones_like(v) if v is value else torch.zeros_like(v) for v in values] for value in values]
+    return values, [pull(seed)[0] for seed in seeds], tensors
+
+
+def _by_autograd(flat_fn: _FlatFn, leaves: list[Tensor]) -> _Found:
     with torch.enable_grad():
-        fresh = [leaf.detach().requires_grad_() for leaf in leaves]
-        value, aux = fn(tree.unflatten(spec, fresh))
-        _check_value(value)
-        if not value.requires_grad:
-            raise ValueError("the loss depends on no trainable parameter; is the model called, and is nothing detached or under no_grad?")
-        grads = torch.autograd.grad(value, fresh, allow_unused=True)
-    unreached = [path for path, grad in zip(tree.paths(params), grads, strict=True) if grad is None] if None in grads else []
-    filled = [torch.zeros_like(leaf) if grad is None else grad for leaf, grad in zip(leaves, grads, strict=True)]
-    detached = tree.map(lambda x: x.detach() if isinstance(x, Tensor) and x.requires_grad else x, aux)
-    return Gradient(value.detach(), detached, tree.unflatten(spec, filled), tuple(unreached))
+        values, slopes, tensors = _differentiate(flat_fn, [leaf.detach().requires_grad_() for leaf in leaves], create_graph=False)
+    return [value.detach() for value in values], slopes, tensors
 
 
-def _by_func(fn: Callable[[Tree], tuple[Tensor, Tree]], params: Tree) -> Gradient:
-    leaves, spec = tree.flatten(params)
-    side_door: list[Any] = []  # functorch returns tensors only: structure and other leaves leave by here
-
-    def flat_fn(flat: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        value, aux = fn(tree.unflatten(spec, flat))
-        _check_value(value)
-        parts, aux_spec = tree.flatten(aux)
-        side_door[:] = [aux_spec, [None if isinstance(part, Tensor) else part for part in parts]]
-        return value, [part.detach() for part in parts if isinstance(part, Tensor)]
-
-    if torch.compiler.is_dynamo_compiling():
-        grads, (value, tensors) = torch.func.grad_and_value(flat_fn, has_aux=True)(leaves)
-        unreached: list[str] = []
-    else:
-        value, tensors, found = _one_level(flat_fn, leaves)
-        unreached = [path for path, grad in zip(tree.paths(params), found, strict=True) if grad is None] if None in found else []
-        grads = [torch.zeros_like(leaf) if grad is None else grad for leaf, grad in zip(leaves, found, strict=True)]
-    aux_spec, others = side_door
-    rest = iter(tensors)
-    aux = tree.unflatten(aux_spec, [next(rest) if other is None else other for other in others])
-    return Gradient(value, aux, tree.unflatten(spec, grads), tuple(unreached))
-
-
-def _one_level(fn: Callable, leaves: list[Tensor]) -> tuple[Tensor, list[Tensor], list[Tensor | None]]:
-    """`torch.func.grad_and_value`, except that a leaf which the value does not depend on has the gradient None."""
+def _by_func(flat_fn: _FlatFn, leaves: list[Tensor]) -> _Found:
+    """`torch.func.grad_and_value`, except that a leaf which a value does not depend on has the gradient None."""
     # the public function fills such gradients with zeros before anybody can see the difference
     with functorch.grad_increment_nesting() as level, torch.enable_grad():
         fresh = [functorch._create_differentiable(leaf, level) for leaf in functorch._wrap_all_tensors(leaves, level)]
-        value, aux = fn(fresh)
+        values, slopes, tensors = _differentiate(flat_fn, fresh, create_graph=True)
+        out = lambda x: functorch._undo_create_differentiable((x,), level)[0]  # noqa: E731
+        found = [[None if g is None else out(g) for g in slope] for slope in slopes]
+        return [out(value) for value in values], found, [out(x) for x in tensors]
+
+
+def _differentiate(flat_fn: _FlatFn, fresh: list[Tensor], create_graph: bool) -> _Found:
+    values, tensors = flat_fn(fresh)
+    live = [value for value in values if value.requires_grad]
+    if not live:
+        raise ValueError("the loss depends on no trainable parameter; is the model called, and is nothing detached or under no_grad?")
+
+    def slope(value: Tensor) -> Sequence[Tensor | None]:
         if not value.requires_grad:
-            raise ValueError("the loss depends on no trainable parameter; is the model called, and is nothing detached or under no_grad?")
-        grads = torch.autograd.grad(value, fresh, allow_unused=True, create_graph=True)
-        reached = functorch._undo_create_differentiable(tuple(grad for grad in grads if grad is not None), level)
-        value, aux = functorch._undo_create_differentiable((value, aux), level)
-    rest = iter(reached)
-    return value, aux, [None if grad is None else next(rest) for grad in grads]
+            return [None] * len(fresh)
+        keep = create_graph or value is not live[-1]
+        return torch.autograd.grad(value, fresh, allow_unused=True, retain_graph=keep, create_graph=create_graph)
+
+    return values, [slope(value) for value in values], tensors

@@ -7,13 +7,13 @@ what follows on the gradient is in `step.py`.
 import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from . import rng, tree
-from .grad import Engine, Gradient, value_and_grad
+from .grad import Engine, Gradient, Gradients, value_and_grad
 from .hook import Hook, Stage, StepContext, run_hooks
 from .loss import LossOutput, Sums, divide, merge_sums, sum_of, total_loss
 from .ranks import ALONE, Ranks
@@ -23,6 +23,7 @@ from .transform import GradientTransform
 from .tree import Tree
 
 Metrics = dict[str, Tensor]
+Differentiated = TypeVar("Differentiated", Gradient, Gradients)
 
 
 class Objective(NamedTuple):
@@ -64,6 +65,7 @@ class Cut(NamedTuple):
     buffers: Tree
     hook_state: dict[str, Any]
     metrics: Metrics
+    share: dict[str, Sums]  # by term, the sum over this cut on this rank with the denominator of the whole: what is differentiated
 
 
 def own_copy(batch: Any) -> Any:
@@ -100,29 +102,33 @@ def gradient_over_cuts(
     """
     trainable, rest = objective.split(state.params)
     ranks = objective.ranks
+
+    def differentiate(share: Share, carried: TrainState) -> Gradient:
+        def differentiated(params: Tree) -> tuple[Tensor, Cut]:
+            cut = run_cut(objective, hooks, dataclasses.replace(carried, params=objective.join(params, rest)), share)
+            loss = cut.loss.total
+            return loss if optimizer.scale_loss is None else optimizer.scale_loss(loss, state.opt_state), cut
+
+        return value_and_grad(differentiated, trainable, engine)
+
     if len(cuts) == 1:
-        gradient, cut = _gradient_of_cut(objective, optimizer, hooks, engine, state, trainable, rest, Share(cuts[0], 0, 1, None), state)
+        gradient = differentiate(Share(cuts[0], 0, 1, None), state)
+        cut = gradient.aux
         return gradient, reported(cut, cut.loss.sums) if ranks.world_size > 1 else cut
     terms = objective.weights(state.counters)[0]
     divide_at_end = len(terms) == 1 and not any({Stage.AFTER_LOSS, Stage.BEFORE_BACKWARD} & hook.stages for hook in hooks)
     whole = (
         {name: scalar_like(trainable, 1.0) for name in terms} if divide_at_end else denominators_over_cuts(objective, hooks, state, cuts)
     )
-    gradients, parts, carried = [], [], state
-    for i, batch in enumerate(cuts):
-        share = Share(batch, i, len(cuts), whole)
-        gradient, cut = _gradient_of_cut(objective, optimizer, hooks, engine, state, trainable, rest, share, carried)
-        buffers = objective.merge_buffers(carried.buffers, cut.buffers)
-        carried = dataclasses.replace(carried, buffers=buffers, hook_state=cut.hook_state)
-        gradients.append(gradient)
-        parts.append(cut)
-    gradient, cut = _sum_gradients(gradients), join_cuts(parts, carried.buffers)
-    sums = _over_ranks(ranks, cut.loss.sums)
+    gradients = over_cuts(objective, state, cuts, whole, differentiate)
+    grads = tree.map(lambda *leaves: sum_of(leaves), *(gradient.grads for gradient in gradients))
+    cut = join_cuts(objective, state, [gradient.aux for gradient in gradients])
+    sums = sums_over_ranks(ranks, cut.loss.sums)
     if divide_at_end:
         (part,) = sums.values()
         factor = divide(torch.ones_like(part.denominator), part.denominator)
-        gradient = gradient._replace(grads=tree.map(lambda g: g * factor.to(g.dtype), gradient.grads))
-    return gradient, reported(cut, sums)
+        grads = tree.map(lambda g: g * factor.to(g.dtype), grads)
+    return gradients[0]._replace(grads=grads, unreached=never_reached(gradients)), reported(cut, sums)
 
 
 class Share(NamedTuple):
@@ -134,35 +140,29 @@ class Share(NamedTuple):
     denominators: dict[str, Tensor] | None  # of the whole batch, by term; None: the batch is not cut
 
 
-def _gradient_of_cut(
+def over_cuts(
     objective: Objective,
-    optimizer: GradientTransform,
-    hooks: Sequence[Hook],
-    engine: Engine,
     state: TrainState,
-    trainable: Tree,
-    rest: Tree,
-    share: Share,
-    carried: TrainState,
-) -> tuple[Gradient, Cut]:
-    def differentiated(params: Tree) -> tuple[Tensor, Cut]:
-        cut = run_cut(objective, hooks, dataclasses.replace(carried, params=objective.join(params, rest)), share)
-        loss = cut.loss.total
-        return loss if optimizer.scale_loss is None else optimizer.scale_loss(loss, state.opt_state), cut
-
-    gradient = value_and_grad(differentiated, trainable, engine)
-    return gradient, gradient.aux
-
-
-def _sum_gradients(gradients: Sequence[Gradient]) -> Gradient:
-    grads = gradients[0].grads
-    for other in gradients[1:]:
-        grads = tree.map(torch.add, grads, other.grads)
-    unreached = tuple(path for path in gradients[0].unreached if all(path in other.unreached for other in gradients))
-    return gradients[0]._replace(grads=grads, unreached=unreached)
+    cuts: Sequence[Any],
+    whole: dict[str, Tensor] | None,
+    differentiate: Callable[[Share, TrainState], Differentiated],
+) -> list[Differentiated]:
+    """Differentiate cut after cut; buffers and hook states of one go into the next."""
+    found, carried = [], state
+    for number, batch in enumerate(cuts):
+        one = differentiate(Share(batch, number, len(cuts), whole), carried)
+        buffers = objective.merge_buffers(carried.buffers, one.aux.buffers)
+        carried = dataclasses.replace(carried, buffers=buffers, hook_state=one.aux.hook_state)
+        found.append(one)
+    return found
 
 
-def _over_ranks(ranks: Ranks, sums: dict[str, Sums]) -> dict[str, Sums]:
+def never_reached(gradients: Sequence[Gradient | Gradients]) -> tuple[str, ...]:
+    """Paths of leaves that no cut reaches."""
+    return tuple(path for path in gradients[0].unreached if all(path in other.unreached for other in gradients))
+
+
+def sums_over_ranks(ranks: Ranks, sums: dict[str, Sums]) -> dict[str, Sums]:
     """Numerators and denominators over all ranks, by one sum of a short vector; samples stay those of this rank."""
     if ranks.world_size == 1:
         return sums
@@ -216,9 +216,10 @@ def run_cut(objective: Objective, hooks: Sequence[Hook], state: TrainState, shar
     weights, raw = objective.weights(state.counters)
     seen, whole = sums, share.denominators
     if whole is None:
-        seen = _over_ranks(ranks, sums)
+        seen = sums_over_ranks(ranks, sums)
         whole = {name: part.denominator for name, part in seen.items()}
-    own_share = total_loss({name: part._replace(denominator=whole[name]) for name, part in sums.items()}, weights)
+    share_of_sums = {name: part._replace(denominator=whole[name]) for name, part in sums.items()}
+    own_share = total_loss(share_of_sums, weights)
     loss = LossOutput(own_share, seen, weights, raw, {})
     states, after = run_hooks(hooks, Stage.AFTER_LOSS, states, ctx.replace(loss=loss), cut=num_shares > 1)
     assert after.loss is not None
@@ -228,7 +229,7 @@ def run_cut(objective: Objective, hooks: Sequence[Hook], state: TrainState, shar
     states, ctx = run_hooks(hooks, Stage.BEFORE_BACKWARD, states, after, cut=num_shares > 1)
     assert ctx.loss is not None
     metrics = {**ctx.metrics, **objective.report(ctx.predictions)}
-    return Cut(ctx.loss, ctx.predictions, ctx.targets, ctx.batch, changed, states, metrics)
+    return Cut(ctx.loss, ctx.predictions, ctx.targets, ctx.batch, changed, states, metrics, share_of_sums)
 
 
 def denominators_over_cuts(objective: Objective, hooks: Sequence[Hook], state: TrainState, cuts: Sequence[Any]) -> dict[str, Tensor]:
@@ -239,14 +240,18 @@ def denominators_over_cuts(objective: Objective, hooks: Sequence[Hook], state: T
         carried = dataclasses.replace(carried, buffers=objective.merge_buffers(carried.buffers, changed), hook_state=states)
         found.append({name: Sums(part.numerator.detach(), part.denominator.detach()) for name, part in sums.items()})
     whole = {name: merge_sums([cut[name] for cut in found]) for name in found[0]}
-    return {name: part.denominator for name, part in _over_ranks(objective.ranks, whole).items()}
+    return {name: part.denominator for name, part in sums_over_ranks(objective.ranks, whole).items()}
 
 
-def join_cuts(parts: Sequence[Cut], buffers: Tree) -> Cut:
+def join_cuts(objective: Objective, state: TrainState, parts: Sequence[Cut]) -> Cut:
     """One record of the whole batch: sums merged, metrics of hooks averaged, the rest as a tuple by cut."""
-    last = parts[-1]
+    if len(parts) == 1:
+        return parts[0]
+    last, buffers = parts[-1], state.buffers
+    for part in parts:
+        buffers = objective.merge_buffers(buffers, part.buffers)
     sums = {name: merge_sums([part.loss.sums[name] for part in parts]) for name in last.loss.sums}
     loss = dataclasses.replace(last.loss, sums=sums)
     metrics = {name: sum_of(part.metrics[name] for part in parts) / len(parts) for name in last.metrics}
     predictions, targets, batches = (tuple(getattr(part, field) for part in parts) for field in ("predictions", "targets", "batch"))
-    return Cut(loss, predictions, targets, batches, buffers, last.hook_state, metrics)
+    return Cut(loss, predictions, targets, batches, buffers, last.hook_state, metrics, last.share)

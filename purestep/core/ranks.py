@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DistributedError
+from . import tree
 
 Result = TypeVar("Result")
 
@@ -37,6 +38,26 @@ class Ranks:
     world_size: int = 1
     sum: Callable[[Tensor], Tensor] = _alone
     """Sum of a 1-d tensor over all ranks, in an order that is the same each time; the same bits on every rank."""
+
+    def sum_tree(self, values: tree.Tree) -> tree.Tree:
+        """Sum of every leaf over all ranks.
+
+        Leaves of one dtype travel as one flat vector, those narrower than float32 as float32.
+        """
+        if self.world_size == 1:
+            return values
+        leaves, structure = tree.flatten(values)
+        real = [torch.view_as_real(leaf) if leaf.is_complex() else leaf for leaf in leaves]
+        buckets: dict[torch.dtype, list[int]] = {}
+        for i, leaf in enumerate(real):
+            buckets.setdefault(torch.promote_types(leaf.dtype, torch.float32), []).append(i)
+        summed = list(leaves)
+        for dtype, members in buckets.items():
+            total = self.sum(torch.cat([real[i].reshape(-1).to(dtype) for i in members]))
+            for i, part in zip(members, total.split([real[i].numel() for i in members]), strict=True):
+                shaped = part.view(real[i].shape).to(real[i].dtype)
+                summed[i] = torch.view_as_complex(shaped) if leaves[i].is_complex() else shaped
+        return tree.unflatten(structure, summed)
 
     def agree(self, apply: Tensor, reject: Tensor) -> tuple[Tensor, Tensor]:
         """One verdict for all ranks: apply if all would, reject if any would. 0-d bools."""

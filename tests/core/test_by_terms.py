@@ -1,11 +1,16 @@
 """Gradients term by term: with the weighted sum nothing changes, in any form; and what is not a sum acts on the whole batch."""
 
+import functools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch import nn
 
 import purestep as ps
 from purestep.core.ranks import Ranks
+from purestep.distributed.parallel import over_ranks
 from purestep.losses.gradient_surgery import project_conflicts, weighted_sum
 from purestep.testing import assert_trees_close, assert_trees_equal
 from tests.examples_of_models import (
@@ -134,7 +139,36 @@ def test_a_combination_of_another_structure_is_refused():
         tr.step(tr.init(), masked(1)[0])
 
 
-def test_surgery_among_ranks_is_refused():
-    _, tr = pair_of()
-    with pytest.raises(ValueError, match="combine_gradients needs the gradients of the whole batch"):
-        tr.replace(ranks=Ranks(rank=0, world_size=2))
+def world_of(size):
+    """Ranks that are threads of this process; each sum waits for all of them."""
+    barrier, given = threading.Barrier(size, timeout=30.0), [None] * size
+
+    def sum_at(rank, vector):
+        given[rank] = vector
+        barrier.wait()
+        total = torch.stack(given).sum(0)
+        barrier.wait()
+        return total
+
+    return [Ranks(rank, size, functools.partial(sum_at, rank)) for rank in range(size)]
+
+
+@pytest.mark.parametrize("combine", [weighted_sum, project_conflicts], ids=["weighted_sum", "project_conflicts"])
+@pytest.mark.parametrize("microbatches", [1, 2])
+@pytest.mark.parametrize("hooks", [(), VARIANTS["penalty"]["hooks"]], ids=["plain", "penalty"])
+def test_surgery_among_ranks_with_unequal_shares_is_that_of_the_whole_batch(combine, microbatches, hooks):
+    _, alone = pair_of(combine, hooks=hooks)
+    data = masked(3)
+    expected, metrics = run(alone.step, alone.init(), data)
+
+    def train(ranks, rows):
+        tr = alone.replace(ranks=ranks, optimizer=over_ranks(ps.sgd(0.1), ranks), microbatches=microbatches)
+        return run(tr.step, tr.init(), [{key: x[rows] for key, x in batch.items()} for batch in data])
+
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(train, world_of(2), [slice(0, 2), slice(2, None)]))
+    for after, seen in found:
+        # sums in another order
+        assert_trees_close(after.params, expected.params, rtol=1e-12, atol=1e-12)
+        assert seen["loss/total"].item() == pytest.approx(metrics["loss/total"].item(), rel=1e-12)
+    assert_trees_equal(found[0][0].params, found[1][0].params)
