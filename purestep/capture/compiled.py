@@ -6,15 +6,16 @@ that differentiate inside their forward, and a call costs one flatten, one look-
 """
 
 import dataclasses
+import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from ..core import tree
 from ..core.state import check_not_consumed, mark_consumed
 from ..core.step import form_at
 from ..errors import RecompileError
-from .backends import BACKENDS, Backend
+from .backends import BACKENDS, Backend, Compiler
 from .donation import check_own_memory, mark_own_memory
 from .graph import CaptureRecord, Graph
 from .key import difference, kind, surroundings
@@ -31,6 +32,8 @@ def compile(
     on_recompile: OnRecompile = "warn",
     *,
     backend: Backend = "inductor",
+    max_captures: int = 1,
+    cache: str | os.PathLike | None = None,
 ) -> "Compiled":
     """Compile a pure function of trees, a step above all, into a function of the same signature.
 
@@ -40,8 +43,13 @@ def compile(
         donate: Consume the first argument: its memory is reused for the first result, which must have the same structure. The state
             passed in must not be used again; purestep refuses it, its tensors hold the new values.
         capture: `"trace"`, `"dynamo"`, or `"auto"`: trace.
-        on_recompile: What to do when another structure, shape, dtype or device needs another capture.
+        on_recompile: What to do when another structure, shape, dtype or device needs a capture beyond `max_captures`.
         backend: What runs the graph: compiled kernels, or the graph as it is.
+        max_captures: How many captures are expected: one for each size of batch, say. (An accumulating step has two forms, each of
+            which may have so many.)
+        cache: A folder for compiled code. A later process that is given the same folder, or a copy of it on a machine of the same
+            kind, records the step but compiles nothing. None is torch's own folder, which stays as long as the temporary files do.
+            Code is loaded from it, so it must be as trustworthy as the program.
 
     Raises:
         ValueError: If a choice is unknown.
@@ -53,7 +61,10 @@ def compile(
     ):
         if value not in known:
             raise ValueError(f"compile: {what}={value!r} is unknown (known: {', '.join(known)})")
-    return Compiled(step, donate, "dynamo" if capture == "dynamo" else "trace", on_recompile, backend)
+    if isinstance(max_captures, bool) or not isinstance(max_captures, int) or max_captures < 1:
+        raise ValueError(f"compile: max_captures must be a whole number of at least 1, got {max_captures!r}")
+    engine = "dynamo" if capture == "dynamo" else "trace"
+    return Compiled(step, donate, engine, on_recompile, max_captures, Compiler(backend, cache))
 
 
 class Compiled:
@@ -62,9 +73,9 @@ class Compiled:
     Its cache of graphs is all that ever changes in it.
     """
 
-    def __init__(self, step: Callable[..., Any], donate: bool, engine: str, on_recompile: str, backend: Backend):
+    def __init__(self, step: Callable[..., Any], donate: bool, engine: str, on_recompile: str, max_captures: int, compiler: Compiler):
         self._step, self._donate, self._engine = step, donate, engine
-        self._on_recompile, self._backend = on_recompile, backend
+        self._on_recompile, self._max_captures, self._compiler = on_recompile, max_captures, compiler
         self._graphs: dict[Any, list[Graph]] = {}
         self._records: list[CaptureRecord] = []
 
@@ -75,10 +86,10 @@ class Compiled:
         elif self._donate or hasattr(self._step, "at"):
             raise TypeError("compiled step: give the state as the first positional argument")
         step = form_at(self._step, args[0]) if args else self._step
-        leaves, spec = tree.flatten((args, kwargs))
-        key = (step, spec, surroundings(), tuple([kind(leaf) for leaf in leaves]))
-        graph = next((graph for graph in self._graphs.get(key, ()) if graph.holds(leaves)), None)
+        key, leaves = _key(step, args, kwargs)
+        graph = self._known(key, leaves)
         if graph is None:
+            self._check_expected(key)
             graph = self._capture(key, leaves)
         if self._donate:
             check_own_memory(args[0])
@@ -88,20 +99,41 @@ class Compiled:
             mark_own_memory(result[0])
         return result
 
+    def warmup(self, batches: Iterable[Any], *, state: Any) -> None:
+        """Capture the step for these batches before training begins; only what they are matters, not what is in them.
+
+        The state is neither changed nor consumed. An accumulating step is captured in both its forms.
+        """
+        for batch in batches:
+            for step in dict.fromkeys((form_at(self._step, state), self._step)):
+                key, leaves = _key(step, (state, batch), {})
+                if self._known(key, leaves) is None:
+                    graph = self._capture(key, leaves)
+                    if self._engine == "dynamo":  # which captures when it is called, and does not donate
+                        graph.run(leaves)
+
     def explain(self) -> list[CaptureRecord]:
         """All captures so far, in order."""
         return list(self._records)
 
+    def _known(self, key: Any, leaves: list[Any]) -> Graph | None:
+        return next((graph for graph in self._graphs.get(key, ()) if graph.holds(leaves)), None)
+
+    def _check_expected(self, key: Any) -> None:
+        """Say what was asked to be said about one capture more."""
+        count = sum(len(graphs) for known, graphs in self._graphs.items() if known[0] == key[0])
+        if count < self._max_captures or self._on_recompile == "ignore":
+            return
+        message = f"the compiled step needs capture number {len(self._records) + 1}: {self._why(key)}"
+        if self._on_recompile == "error":
+            raise RecompileError(f"{message}; pad batches to few sizes, allow more by max_captures, or pass on_recompile='warn'")
+        warnings.warn(message, stacklevel=3)
+
     def _capture(self, key: Any, leaves: list[Any]) -> Graph:
         step, spec, *_ = key
         reason = self._why(key)
-        if any(known == step for known, *_ in self._graphs) and self._on_recompile != "ignore":
-            message = f"the compiled step needs capture number {len(self._records) + 1}: {reason}"
-            if self._on_recompile == "error":
-                raise RecompileError(f"{message}; pad batches to few sizes, or pass on_recompile='warn'")
-            warnings.warn(message, stacklevel=3)
         capture = capture_by_trace if self._engine == "trace" else capture_by_dynamo
-        graph = capture(step, leaves, spec, self._donate, self._backend)
+        graph = capture(step, leaves, spec, self._donate, self._compiler)
         self._graphs.setdefault(key, []).append(graph)
         self._records.append(dataclasses.replace(graph.record, reason=reason))
         return graph
@@ -121,3 +153,9 @@ class Compiled:
         if nearest[3] == kinds:
             return f"autocast, default dtype or determinism changed from {nearest[2]} to {around}"
         return difference(spec, nearest[3], kinds)
+
+
+def _key(step: Any, args: tuple, kwargs: dict) -> tuple[tuple, list[Any]]:
+    """What a graph for this call is kept under, and the leaves it is called with."""
+    leaves, spec = tree.flatten((args, kwargs))
+    return (step, spec, surroundings(), tuple([kind(leaf) for leaf in leaves])), leaves

@@ -20,6 +20,8 @@ class CaptureRecord:
     """Numbers that the step reads from tensors on the host, with the line that reads them; checked before each call."""
     trace_seconds: float
     compile_seconds: float
+    cache: str = ""
+    """Whether compiled code was found on disk: `"hit"`, `"miss"`, or `"bypass"` where torch cannot keep it."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,12 +15,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from ..core import tree
 from ..errors import CaptureError, PurestepError
-from .backends import compile_graph
+from .backends import Compiler, compile_graph
 from .graph import CaptureRecord, Graph
 from .host_reads import HostReads, guard_graph
 
 
-def capture_by_trace(step: Callable[..., Any], leaves: list[Any], spec: Any, donate: bool, backend: str) -> Graph:
+def capture_by_trace(step: Callable[..., Any], leaves: list[Any], spec: Any, donate: bool, compiler: Compiler) -> Graph:
     """Record the step at these leaves, and compile the record.
 
     Raises:
@@ -58,7 +58,8 @@ def capture_by_trace(step: Callable[..., Any], leaves: list[Any], spec: Any, don
     traced = time.perf_counter()
     num_nodes = len(graph.graph.nodes)
     guard, graph = _split_guards(graph, len(reads.reads))
-    run, constants = _compile_with_constants(graph, [leaves[i].detach() for i in positions], backend)
+    graph, constants = _lift_constants(graph)
+    run, cache = compile_graph(graph, [*(leaves[i].detach() for i in positions), *constants], compiler)
 
     only_tensors = len(positions) == len(leaves)
 
@@ -74,7 +75,7 @@ def capture_by_trace(step: Callable[..., Any], leaves: list[Any], spec: Any, don
             return guard(*[leaves[i] for i in positions])
 
     where = tuple(f"{read.value} at {read.where}" for read in reads.reads)
-    record = CaptureRecord("trace", "", num_nodes, where, traced - began, time.perf_counter() - traced)
+    record = CaptureRecord("trace", "", num_nodes, where, traced - began, time.perf_counter() - traced, cache)
     return Graph(call, record, tuple(reads.reads), check if guard is not None else None)
 
 
@@ -164,8 +165,8 @@ def _split_guards(graph: fx.GraphModule, num_guards: int) -> tuple[fx.GraphModul
     return guard, graph
 
 
-def _compile_with_constants(graph: fx.GraphModule, example: list[Tensor], backend: str) -> tuple[Callable[..., Any], list[Tensor]]:
-    """Compile a graph whose closed-over tensors are inputs, so that nothing is frozen into the code; returns these too."""
+def _lift_constants(graph: fx.GraphModule) -> tuple[fx.GraphModule, list[Tensor]]:
+    """Make the tensors that a model closes over inputs, so that nothing is frozen into the code; returns these too."""
     constants: dict[str, Tensor] = {}
     placeholders: dict[str, fx.Node] = {}
     last = [node for node in graph.graph.nodes if node.op == "placeholder"][-1:]
@@ -182,8 +183,7 @@ def _compile_with_constants(graph: fx.GraphModule, example: list[Tensor], backen
         node.replace_all_uses_with(placeholders[name])
         graph.graph.erase_node(node)
     graph.recompile()
-    held = list(constants.values())
-    return compile_graph(graph, [*example, *held], backend), held
+    return graph, list(constants.values())
 
 
 def _attribute(root: Any, path: str) -> Any:
@@ -192,7 +192,7 @@ def _attribute(root: Any, path: str) -> Any:
     return root
 
 
-def capture_by_dynamo(step: Callable[..., Any], leaves: list[Any], spec: Any, donate: bool, backend: str) -> Graph:
+def capture_by_dynamo(step: Callable[..., Any], leaves: list[Any], spec: Any, donate: bool, compiler: Compiler) -> Graph:
     """`torch.compile(fullgraph=True)`.
 
     Raises:
@@ -201,7 +201,7 @@ def capture_by_dynamo(step: Callable[..., Any], leaves: list[Any], spec: Any, do
     if donate:
         raise CaptureError("capture='dynamo' cannot donate; use capture='trace'")
     began = time.perf_counter()
-    run = torch._dynamo.lookup_backend(backend)
+    run = torch._dynamo.lookup_backend(compiler.backend)
 
     def checked(graph: fx.GraphModule, example: list[Tensor]) -> Any:
         _refuse_random_functions(graph)
