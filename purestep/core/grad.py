@@ -127,7 +127,7 @@ def _by_func(flat_fn: _FlatFn, leaves: list[Tensor]) -> _Found:
         fresh = [functorch._create_differentiable(leaf, level) for leaf in functorch._wrap_all_tensors(leaves, level)]
         values, slopes, tensors = _differentiate(flat_fn, fresh, create_graph=True)
         out = lambda x: functorch._undo_create_differentiable((x,), level)[0]  # noqa: E731
-        found = [[None if g is None else out(g) for g in slope] for slope in slopes]
+        found: list[Sequence[Tensor | None]] = [[None if g is None else out(g) for g in slope] for slope in slopes]
         return [out(value) for value in values], found, [out(x) for x in tensors]
 
 
