@@ -14,6 +14,8 @@ COMMANDS = {
     "data": "data.group",
     "demo": "demo.command",
     "doctor": "doctor",
+    "finetune": "finetune",
+    "lr": "lr",
     "runs": "runs.group",
     "schema": "schema",
     "spec": "spec.group",

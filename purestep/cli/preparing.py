@@ -1,0 +1,71 @@
+"""A spec made ready for a command that looks at its training and starts no run; nothing is written."""
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .exits import ExitCode, Refusal
+
+if TYPE_CHECKING:
+    from ..spec.building import Pieces
+    from ..spec.envelope import Spec
+
+
+class Prepared(NamedTuple):
+    """What a spec describes, made."""
+
+    spec: "Spec"
+    pieces: "Pieces"
+    device: str
+
+
+def read(path: str, overrides: Sequence[str] = ()) -> "Spec":
+    """A spec with absolute paths."""
+    from ..spec.building import absolute
+    from ..spec.reading import read_spec
+
+    return absolute(read_spec(path, overrides), os.path.dirname(path))
+
+
+@contextlib.contextmanager
+def prepared(spec: "Spec", trust: Sequence[str]) -> Iterator[Prepared]:
+    """Make what a spec describes, under its settings of the process, which are put back at the end.
+
+    Args:
+        spec: With absolute paths.
+        trust: What the command line grants.
+
+    Raises:
+        TrustError: If a target is not trusted; nothing has been imported then.
+        Refusal: If a store or the device is missing.
+    """
+    from ..spec.building import build, missing_paths
+    from ..spec.trust import check_names
+    from .spec.granting import find_modules_here, granted
+
+    grants = granted(trust)
+    check_names(spec, grants)  # before any path is looked at
+    if missing := missing_paths(spec):
+        raise Refusal("\n".join(f"PS304 {pointer}: there is no {store}" for pointer, store in missing), ExitCode.PATH)
+    find_modules_here(grants)
+    with _arithmetic(spec):
+        yield Prepared(spec, build(spec, trust=grants), _device(spec))
+
+
+def _device(spec: "Spec") -> str:
+    import torch
+
+    available = torch.cuda.is_available()
+    if spec.runtime.device == "cuda" and not available:
+        advice = ["purestep doctor", "--set runtime.device=cpu"]
+        raise Refusal("/runtime/device: this torch sees no CUDA device", ExitCode.ENVIRONMENT, advice)
+    return "cuda" if spec.runtime.device != "cpu" and available else "cpu"
+
+
+@contextlib.contextmanager
+def _arithmetic(spec: "Spec") -> Iterator[Any]:
+    from ..loop import RuntimeSettings, use_runtime
+
+    with use_runtime(RuntimeSettings(deterministic=spec.runtime.deterministic, num_threads=spec.runtime.threads)) as record:
+        yield record
