@@ -2,6 +2,7 @@
 
 import datetime
 import os
+import resource
 import signal
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import nn
 import purestep as ps
 from purestep.checkpoint import Checkpointer, load, load_weights, save, write
 from purestep.errors import CheckpointError, CheckpointSaveError
+from tests.checkpoint.faults import in_child
 from tests.checkpoint.scenarios import SPLIT, number_of, small_state
 
 
@@ -56,6 +58,22 @@ def test_a_writer_that_is_stopped_in_the_middle_does_not_keep_others_from_the_pa
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+
+
+@pytest.mark.parametrize("limit", [0, 7, 100, 600])
+def test_files_that_the_system_does_not_let_grow_are_a_failed_save_and_cost_nothing(scratch, limit):
+    """The kernel itself refuses here, after part of a write."""
+    path = save(scratch / "one", small_state(1))
+
+    def save_under_limit(acknowledge):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        with pytest.raises(CheckpointSaveError, match="File too large"):
+            save(path, small_state(2))
+        acknowledge(2)
+
+    assert in_child(save_under_limit).acknowledged == [2]
+    assert number_of(load(path, small_state(0))) == 1
+    assert os.listdir(scratch) == ["one"]
 
 
 @pytest.mark.parametrize("options", [{}, SPLIT], ids=["one file of each kind", "several"])
