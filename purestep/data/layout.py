@@ -93,6 +93,11 @@ def labelled(ptr: np.ndarray, values: np.ndarray, level: str) -> np.ndarray:
     return known if level == "frame" else np.logical_and.reduceat(known, ptr[:-1])
 
 
+def rows_of(frame: Mapping[str, Any], level: str) -> tuple[int, ...]:
+    """First axis of an array of one frame: its atoms, or none for what is the frame's own."""
+    return (len(frame["numbers"]),) if level == "atom" else ()
+
+
 def missing_values(key: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """What stands where a part of a store has no such array: NaN, no cell, no periodic direction.
 

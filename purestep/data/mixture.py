@@ -8,22 +8,32 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from ..errors import DataError
+from .layout import missing_values, rows_of
 from .order import Samples, index_at, uniform_at
 
 EpochPolicy = Literal["sum", "shortest", "longest"]
+
+_NOT_FILLED = ("group", "split", "edge_index", "edge_shift")  # the first two never reach a batch; without the others there is a list
 
 
 class Joined:
     """Data sets one after the other.
 
+    What only some of them have is NaN in the frames of the others, as in a store of several parts.
+
     Args:
-        datasets: Each with `__len__` and `__getitem__(int)`.
+        datasets: Each with `__len__` and `__getitem__(int)`. Data sets of frames may say what `levels` their arrays have, as stores do.
+
+    Raises:
+        DataError: If two state different levels for one array.
     """
 
     def __init__(self, *datasets: Samples):
         if not datasets or not all(map(len, datasets)):
             raise ValueError(f"give data sets with samples, got the sizes {[len(dataset) for dataset in datasets]}")
         self.datasets = datasets
+        self.levels = _merged_levels(datasets)
         self.starts = np.array([0, *itertools.accumulate(map(len, datasets))])
 
     @property
@@ -38,13 +48,39 @@ class Joined:
         if not 0 <= index < len(self):
             raise IndexError(f"sample {index} of {len(self)}")
         number = int(np.searchsorted(self.starts, index, side="right")) - 1
-        return self.datasets[number][index - int(self.starts[number])]
+        sample = self.datasets[number][index - int(self.starts[number])]
+        missing = [key for key in self._examples if key not in sample]
+        return {**sample, **{key: self._absent(key, sample) for key in missing}} if missing else sample
 
     @property
     def fingerprint(self) -> str:
         """Hash of the fingerprints of all."""
         parts = [getattr(dataset, "fingerprint", f"{type(dataset).__qualname__} of {len(dataset)}") for dataset in self.datasets]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+    @functools.cached_property  # computed twice by two threads it is the same
+    def _examples(self) -> dict[str, np.ndarray]:
+        """One value of each array that can be filled up, for the shape of its rows and its dtype."""
+        stating = [dataset for dataset in self.datasets if hasattr(dataset, "levels")]
+        return {key: value for dataset in reversed(stating) for key, value in dataset[0].items() if key not in _NOT_FILLED}
+
+    def _absent(self, key: str, frame: Any) -> np.ndarray:
+        """What stands for an array that a frame's data set does not have."""
+        like, level = self._examples[key], self.levels[key]
+        row = like.shape if level == "frame" else like.shape[1:]
+        return missing_values(key, (*rows_of(frame, level), *row), like.dtype)
+
+
+def _merged_levels(datasets: tuple[Samples, ...]) -> dict[str, str]:
+    levels: dict[str, str] = {}
+    for number, dataset in enumerate(datasets):
+        for key, level in getattr(dataset, "levels", {}).items():
+            if levels.setdefault(key, level) != level:
+                raise DataError(
+                    f"{key}: rows per {level} in data set {number}, but per {levels[key]} in one before it; write one of them anew, "
+                    "with another name or the same level"
+                )
+    return levels
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from purestep.data import Joined, Loader, MixedBatches, balanced
+from purestep.data import Joined, Loader, MixedBatches, PreparedFrames, balanced, collate, write_store
+from purestep.errors import DataError
 from tests.data.prefetch_samples import Numbers
 
 SIZES = (40, 10, 100)
@@ -27,6 +28,48 @@ def test_joined_data_sets_stand_one_after_the_other():
         joined[5]
     with pytest.raises(ValueError, match=r"got the sizes \[3, 0\]"):
         Joined(Numbers(3), Numbers(0))
+
+
+@pytest.fixture
+def stores(arrays, tmp_path):
+    """Two stores with charges per atom; the second also has spins and axes per frame."""
+    levels = {"charge": "atom", "spin": "frame", "axis": "frame"}
+    charged = arrays | {"charge": np.arange(24.0)}
+    more = {"spin": np.arange(7.0), "axis": np.ones((7, 3))}
+    bare = {key: value for key, value in charged.items() if key not in ("forces", "split")}
+    one = write_store(tmp_path / "one.zarr", bare, levels={"charge": "atom"})
+    return one, write_store(tmp_path / "two.zarr", charged | more, levels=levels)
+
+
+def test_arrays_of_the_user_go_from_joined_stores_to_the_batch(stores):
+    prepared = PreparedFrames(Joined(stores[1].split("train"), stores[0]), 3.0)
+    batch = collate([prepared[0], prepared[1], prepared[4 + 6]])
+    assert batch["charge"].tolist() == [0, 1, 2, 3, 22, 23]
+    assert batch["spin"][:2].tolist() == [0, 1] and batch["axis"][:2].tolist() == [[1.0] * 3] * 2
+
+
+@pytest.mark.parametrize(("order", "place"), [((0, 1), 2), ((1, 0), 9)])
+def test_what_only_some_joined_stores_have_is_nan_in_frames_of_the_others(stores, order, place):
+    joined = Joined(*(stores[number] for number in order))
+    frame = joined[place]
+    assert np.isnan(frame["spin"]) and np.isnan(frame["axis"]).tolist() == [True] * 3
+    assert frame["forces"].shape == (5, 3) and np.isnan(frame["forces"]).all()
+    assert "split" not in frame and frame["charge"].tolist() == [4, 5, 6, 7, 8]
+    assert collate(list(PreparedFrames(joined, 3.0)))["spin"].isnan().sum() == 7
+
+
+def test_a_whole_number_that_only_some_joined_stores_have_is_an_error(stores, arrays, tmp_path):
+    counted = write_store(tmp_path / "counted.zarr", arrays | {"shell": np.arange(7)}, levels={"shell": "frame"})
+    joined = Joined(counted, stores[0])
+    assert joined[3]["shell"] == 3
+    with pytest.raises(DataError, match="shell: some frames have it and some do not, but int64 has no value for what is missing"):
+        joined[7]
+
+
+def test_joined_stores_with_different_levels_for_one_name_are_refused(stores, arrays, tmp_path):
+    other = write_store(tmp_path / "other.zarr", arrays | {"charge": np.arange(7.0)}, levels={"charge": "frame"})
+    with pytest.raises(DataError, match="charge: rows per frame in data set 2, but per atom in one before it"):
+        Joined(*stores, other)
 
 
 @pytest.mark.parametrize("replacement", ["with", "without"])
