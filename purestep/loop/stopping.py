@@ -15,7 +15,7 @@ from ..core import tree
 from ..core.event import Event, Stop
 from ..core.hook import Stage
 from ..core.state import TrainState
-from ..reporting.console import num_samples
+from ..reporting.meter import num_samples
 
 Mode = Literal["min", "max"]
 

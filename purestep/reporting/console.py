@@ -1,23 +1,18 @@
 """Progress of a run on the screen: one live line in a terminal, whole lines anywhere else, so that log files stay readable."""
 
-import collections
-import dataclasses
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, Self, TextIO, get_args
 
-from torch import Tensor
-
-from ..core import tree
 from ..core.event import Event
 from ..core.hook import Stage
-from .pace import Goal, duration, goal, remaining_seconds
+from .meter import Meter
+from .pace import Goal, duration
 from .record import Record, Recorder
 
 Mode = Literal["auto", "rich", "plain", "none"]
-_REPORTS_OF_A_RATE = 20
 
 
 class ConsoleProgress:
@@ -31,7 +26,7 @@ class ConsoleProgress:
         mode: `rich` is a live line, `plain` whole lines, `none` nothing; `auto` chooses the live line in a terminal that can do it.
         title: Stands before the live line, and names the run in the plain ones.
         unit: What a sample is called.
-        count_samples: Samples of a batch, from what the host knows of it; see `num_samples`.
+        count_samples: Samples of a batch, from what the host knows of it; see `num_samples` in `meter.py`.
         validation_metrics: Metrics of validation to show beside the loss: what to call each, by name.
         seconds_between_lines: Least time between two plain lines; the last one of a run is always written.
         file: Where to write; stderr by default, because stdout is for results.
@@ -53,19 +48,12 @@ class ConsoleProgress:
     ):
         self._recorder = Recorder(every_n_batches)
         self._display = _display(mode, title, sys.stderr if file is None else file, seconds_between_lines, clock)
-        self._unit, self._clock, self._validation_metrics = unit, clock, dict(validation_metrics or {})
-        self._count_samples = num_samples if count_samples is None else count_samples
-        self._samples = 0
-        self._reports: collections.deque[_Report] = collections.deque(maxlen=_REPORTS_OF_A_RATE)
+        self._meter = Meter(count_samples=count_samples, clock=clock)
+        self._unit, self._validation_metrics = unit, dict(validation_metrics or {})
 
     def __call__(self, event: Event) -> None:
         """Show what an event brings."""
-        if event.stage is Stage.BEFORE_TRAINING:
-            self._reports.clear()
-        if event.stage is Stage.AFTER_BATCH:
-            self._samples += self._count_samples(event.batch)
-            if not self._reports:  # the first batch, which may have been compiled, is part of no rate
-                self._reports.append(_Report(self._clock(), event.batch_count, self._samples))
+        self._meter.note(event)
         for record in self._recorder(event):
             self._show(record, event)
         if event.stage is Stage.AFTER_TRAINING:
@@ -89,36 +77,13 @@ class ConsoleProgress:
         if record.kind == "validation":
             self._display.note(f"step {record.step}  {validation_text(record.values, self._validation_metrics)}")
             return
-        now = _Report(self._clock(), record.batch, self._samples)
-        before = self._reports[0] if self._reports else now
-        self._reports.append(now)
-        progress = goal(record.batch, record.step, event.target, event.num_batches)
-        left = remaining_seconds(progress, now.batch - before.batch, now.seconds - before.seconds)
-        measured = now.batch > before.batch and now.seconds > before.seconds
-        rate = (now.samples - before.samples) / (now.seconds - before.seconds) if measured else None
-        self._display.show(progress, f"{count_text(record, event)}  {metrics_text(record.values)}{self._pace_text(rate, left)}")
+        pace = self._meter.measure(record, event)
+        text = f"{count_text(record, event)}  {metrics_text(record.values)}{self._pace_text(pace.samples_per_s, pace.eta_s)}"
+        self._display.show(pace.progress, text)
 
     def _pace_text(self, rate: float | None, left: float | None) -> str:
         pace = "" if rate is None else f"  {rate:,.0f} {self._unit}/s"
         return pace + ("" if left is None else f"  eta {duration(left)}")
-
-
-@dataclasses.dataclass(frozen=True)
-class _Report:
-    """A point from which a rate is measured."""
-
-    seconds: float
-    batch: int
-    samples: int
-
-
-def num_samples(batch: Any) -> int:
-    """Samples of a batch, from shapes alone: its `num_graphs`, or the rows of its first tensor; padding counts."""
-    graphs = getattr(batch, "num_graphs", None)
-    if graphs is not None:
-        return graphs
-    first = next((leaf for leaf in tree.leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim), None)
-    return 1 if first is None else first.shape[0]
 
 
 # --- texts --------------------------------------------------------------------------------------------------------
@@ -128,6 +93,8 @@ def count_text(record: Record, event: Event) -> str:
     """Where the run is, in the unit of its target."""
     if "num_epochs" in event.target:
         return f"epoch {record.epoch + 1}/{event.target['num_epochs']}  step {record.step}"
+    if "num_batches" in event.target:
+        return f"batch {record.batch}/{event.target['num_batches']}  step {record.step}"
     end = event.target.get("num_steps")
     return f"step {record.step}" + ("" if end is None else f"/{end}")
 

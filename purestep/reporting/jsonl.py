@@ -15,19 +15,20 @@ from typing import Any
 from ..core.event import Event
 from ..core.hook import Stage
 from ..errors import DataError
+from .meter import PACE_KEYS, Meter
 from .record import Record, Recorder
 
-WALL_CLOCK = ("attempt", "wall")
+WALL_CLOCK = ("attempt", "wall", *PACE_KEYS)
 """Fields that differ between two runs that are otherwise the same, and so would differ after an interruption."""
-_FIELDS = (*WALL_CLOCK, "kind", "batch", "step", "epoch", "final", "nonfinite")
+_FIELDS = ("attempt", "wall", *PACE_KEYS, "kind", "batch", "step", "epoch", "final", "nonfinite")
 
 
 class JsonlWriter:
     """Listener that appends records to a file; each line is with the operating system before the next batch begins.
 
     It stands before the checkpoint writer among the listeners, so that a checkpoint never knows more than the log. A line has `attempt`,
-    `kind` (`train`, `validation`), `batch`, `step`, `epoch`, `wall` (seconds since 1970) and the metrics. A metric that is NaN or
-    infinite is `null`, and named in `nonfinite`.
+    `kind` (`train`, `validation`), `batch`, `step`, `epoch`, `wall` (seconds since 1970) and the metrics; those of training also have
+    `training/steps_per_s` and the like, as far as they are known. A metric that is NaN or infinite is `null`, and named in `nonfinite`.
 
     Args:
         path: The file; made if missing, never shortened.
@@ -38,7 +39,7 @@ class JsonlWriter:
     def __init__(self, path: str | os.PathLike, *, every_n_batches: int = 10, clock: Callable[[], float] = time.time):
         self.path = os.path.abspath(os.fspath(path))
         self._recorder = Recorder(every_n_batches)
-        self._clock = clock
+        self._clock, self._meter = clock, Meter()
         self._attempt: int | None = None
 
     def __call__(self, event: Event) -> None:
@@ -47,10 +48,12 @@ class JsonlWriter:
             self._attempt = None  # another run of the loop is another attempt
         elif event.stage is Stage.BEFORE_TRAINING:
             self._begin(event.batch_count, event.epoch_count)
+        self._meter.note(event)
         for record in self._recorder(event):
             if self._attempt is None:  # a loop that told us nothing before its first batches
                 self._begin(record.batch - 1, record.epoch)
-            self._append(self._line(record))
+            pace = self._meter.measure(record, event).scalars() if record.kind == "train" else {}
+            self._append(self._line(record) | pace)
 
     def _begin(self, batch: int, epoch: int) -> None:
         self._attempt = _last_attempt(self.path) + 1

@@ -16,7 +16,7 @@ def goal(batch_count: int, step_count: int, target: Mapping[str, int], num_batch
     """Batches done, and to do in all if no further update is vetoed.
 
     Args:
-        target: `{"num_steps": n}` or `{"num_epochs": n}`.
+        target: `{"num_steps": n}`, `{"num_batches": n}` or `{"num_epochs": n}`; empty where only the clock ends the run.
         num_batches: Batches of an epoch, where known.
 
     Example:
@@ -25,6 +25,8 @@ def goal(batch_count: int, step_count: int, target: Mapping[str, int], num_batch
     """
     if "num_steps" in target:
         return Goal(batch_count, batch_count + max(target["num_steps"] - step_count, 0))
+    if "num_batches" in target:
+        return Goal(batch_count, target["num_batches"])
     if num_batches is None or "num_epochs" not in target:
         return Goal(batch_count, None)
     return Goal(batch_count, num_batches * target["num_epochs"])

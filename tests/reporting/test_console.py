@@ -8,7 +8,8 @@ import torch
 import purestep as ps
 from purestep.core.hook import Stage
 from purestep.reporting import ConsoleProgress
-from purestep.reporting.console import can_redraw, num_samples
+from purestep.reporting.console import can_redraw
+from purestep.reporting.meter import num_samples
 
 from .events import PowerCut, cut_power, event
 
