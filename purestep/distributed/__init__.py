@@ -5,6 +5,7 @@ share of the batch, and sums over ranks are operations of that step.
 """
 
 from .checks import SameState, check_same_state, check_same_text, collective_order_checked
+from .initialising import init_in_parts
 from .parallel import data_parallel, shard
 from .reduction import sum_over_ranks
 from .saving import SharedCheckpoints, restore
@@ -16,6 +17,7 @@ __all__ = [
     "shutdown",
     "Topology",
     "data_parallel",
+    "init_in_parts",
     "shard",
     "sum_over_ranks",
     "SharedCheckpoints",

@@ -14,7 +14,7 @@ from ..core.hook import Stage
 from ..core.ranks import Ranks, known_to_all
 from ..errors import DistributedError
 from .collective import watched
-from .local import local_prefixes
+from .local import is_alike
 from .topology import Topology
 
 
@@ -33,8 +33,8 @@ def compare_states(state: Any, ranks: Ranks, where: str) -> None:
     """`check_same_state`, for those who know the ranks only."""
     if ranks.world_size == 1:
         return
-    local = tuple(f"{prefix}." for prefix in local_prefixes(state))
-    items = [(path, leaf) for path, leaf in tree.items(state) if not path.startswith(local)]
+    alike = is_alike(state)
+    items = [(path, leaf) for path, leaf in tree.items(state) if alike(path)]
     compare_texts("\n".join(f"{path} {_kind(leaf)}" for path, leaf in items), ranks, where)
     hashes = torch.tensor([hash_of(leaf) for _, leaf in items], dtype=torch.int64)
     different = hashes != ranks.sum(hashes if ranks.rank == 0 else torch.zeros_like(hashes))

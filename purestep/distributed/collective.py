@@ -1,4 +1,4 @@
-"""The operations through which ranks talk inside a step, a sum and a gathering, as operators of the graph.
+"""The operations through which ranks talk inside a step, two sums and a gathering, as operators of the graph.
 
 They are functions (the input stays as it is), so `make_fx`, Dynamo and inductor treat them like any other. While a step is being
 recorded they do not communicate: one rank may need another recording, for a batch of another size, when the others do not.
@@ -19,6 +19,7 @@ from ..errors import DistributedError
 _library = torch.library.Library("purestep", "DEF")
 _library.define("sum_over_ranks(Tensor x, int world_size) -> Tensor")
 _library.define("gather_over_ranks(Tensor x, int world_size) -> Tensor")
+_library.define("scatter_sum_over_ranks(Tensor x, int world_size) -> Tensor")
 
 
 @dataclasses.dataclass
@@ -48,6 +49,15 @@ def gather_over(x: Tensor, *, world_size: int) -> Tensor:
         DistributedError: If another rank is gone or does not come.
     """
     return _call(torch.ops.purestep.gather_over_ranks, x, world_size)
+
+
+def scatter_sum_over(x: Tensor, *, world_size: int) -> Tensor:
+    """Sum over all ranks of the row that bears this rank's number; each rank gets the sum of its own row.
+
+    Raises:
+        DistributedError: If another rank is gone or does not come.
+    """
+    return _call(torch.ops.purestep.scatter_sum_over_ranks, x, world_size)
 
 
 def _call(operation: Callable[[Tensor, int], Tensor], x: Tensor, world_size: int) -> Tensor:
@@ -94,6 +104,16 @@ def _gather(x: Tensor, world_size: int) -> Tensor:
     return out
 
 
+def _scatter_sum(x: Tensor, world_size: int) -> Tensor:
+    if _process.recording:
+        return x[0].clone()
+    _begin("scatter", x, world_size)
+    sent, received = x.contiguous(), torch.empty_like(x, memory_format=torch.contiguous_format)
+    # an exchange and one addition: gloo's own operation sums everything on every rank, and costs more than twice as much
+    run_collective(lambda: dist.all_to_all_single(received, sent), f"scattered sum of {tuple(x.shape)} {x.dtype}")
+    return received.sum(0)
+
+
 def _begin(operation: str, x: Tensor, world_size: int) -> None:
     for watcher in _process.watchers:
         watcher(operation, x)
@@ -129,7 +149,13 @@ def _shape_of_gather(x: Tensor, world_size: int) -> Tensor:
     return x.new_empty(world_size, *x.shape)
 
 
+def _shape_of_scatter_sum(x: Tensor, world_size: int) -> Tensor:
+    return x.new_empty(x.shape[1:])
+
+
 _library.impl("sum_over_ranks", _sum, "CompositeExplicitAutograd")
 _library.impl("gather_over_ranks", _gather, "CompositeExplicitAutograd")
+_library.impl("scatter_sum_over_ranks", _scatter_sum, "CompositeExplicitAutograd")
 torch.library.register_fake("purestep::sum_over_ranks", _shape_of_sum, lib=_library)
 torch.library.register_fake("purestep::gather_over_ranks", _shape_of_gather, lib=_library)
+torch.library.register_fake("purestep::scatter_sum_over_ranks", _shape_of_scatter_sum, lib=_library)

@@ -7,7 +7,7 @@ saved whole.
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -18,46 +18,44 @@ from ..core.ranks import Ranks
 from ..core.transform import children
 from ..transforms.accumulation import AccumulateState
 from .collective import gather_over
-from .sharding import ShardedState, gather_leaf
+from .parts import Cut, gather_parts, whole_on_meta
+from .reduction import SumOverRanksState, read_table
 
 Node = TypeVar("Node")
 
 
-def local_prefixes(node: Any) -> list[str]:
-    """Paths of the subtrees that differ by rank."""
-    windows = [f"{path}.total" for path, _ in _nodes(node, AccumulateState)]
-    return windows + [f"{path}.chain" for path, _ in _nodes(node, ShardedState)]
+def cuts_of(state: Any) -> dict[str, Cut]:
+    """By path, the leaves of which this state holds a part, and where they are cut."""
+    return next((read_table(node.parts) for _, node in _nodes(state, SumOverRanksState)), {})
 
 
-def sharded_rows(state: Any) -> dict[str, int]:
-    """By path, the rows that a leaf has in all, of which this state holds a part."""
-    return {f"{path}.chain.{inner}": rows for path, node in _nodes(state, ShardedState) for inner, rows in node.rows}
+def is_alike(state: Any) -> Callable[[str], bool]:
+    """Whether the leaf at a path is the same on all ranks."""
+    windows = tuple(f"{path}.total." for path in _windows(state))
+    cuts = cuts_of(state)
+    return lambda path: path not in cuts and not path.startswith(windows)
 
 
 def gather_shards(state: Any, ranks: Ranks) -> Any:
     """The state with all leaves whole on rank 0; the others keep their parts. All ranks call it."""
-    rows = sharded_rows(state)
-    if not rows:
-        return state
+    cuts = cuts_of(state)
 
     def whole(path: str, leaf: Any) -> Any:
-        gathered = gather_leaf(leaf, rows[path], ranks) if path in rows else leaf
+        gathered = gather_parts([leaf], [cuts[path]], ranks)[0] if path in cuts else leaf
         return gathered if ranks.rank == 0 else leaf
 
-    return tree.map_with_path(whole, state)
+    return tree.map_with_path(whole, state) if cuts else state
 
 
 def room_for_shards(state: Any) -> Any:
     """The state with whole leaves that take no memory, on the meta device, in the place of parts."""
-    rows = sharded_rows(state)
-    if not rows:
-        return state
-    return tree.map_with_path(lambda path, x: x.new_empty(rows[path], *x.shape[1:], device="meta") if path in rows else x, state)
+    cuts = cuts_of(state)
+    return tree.map_with_path(lambda path, x: whole_on_meta(x, cuts[path]) if path in cuts else x, state) if cuts else state
 
 
 def gather_windows(state: Any, ranks: Ranks) -> Any:
     """A state to save, the same on every rank; all ranks call it. Where no window is open it is the state as it is."""
-    windows = dict(_nodes(state, AccumulateState))
+    windows = _windows(state)
     if ranks.world_size == 1 or not any(bool(window.micro_step > 0) for window in windows.values()):
         return state
     gather = functools.partial(gather_over, world_size=ranks.world_size)
@@ -68,7 +66,7 @@ def gather_windows(state: Any, ranks: Ranks) -> Any:
 
 def room_for_windows(state: Any, ranks: Ranks) -> tuple[Any, str]:
     """A state to load into, with room for the windows of each rank, NaN until something is loaded; and the pattern of their paths."""
-    windows = dict(_nodes(state, AccumulateState))
+    windows = _windows(state)
     if ranks.world_size == 1 or not windows:
         return state, ""
     empty = {path: tree.map(lambda leaf: _nan(leaf, ranks.world_size), window.total) for path, window in windows.items()}
@@ -77,7 +75,7 @@ def room_for_windows(state: Any, ranks: Ranks) -> tuple[Any, str]:
 
 def scatter_windows(state: Any, ranks: Ranks) -> Any:
     """The state of one rank, out of what was loaded into `room_for_windows`."""
-    windows = dict(_nodes(state, AccumulateState))
+    windows = _windows(state)
     if ranks.world_size == 1 or not windows:
         return state
     by_rank = state.hook_state[_name(ranks)]
@@ -90,6 +88,13 @@ def scatter_windows(state: Any, ranks: Ranks) -> Any:
             own[path] = tree.map(lambda leaf: leaf[ranks.rank].clone(), saved)
     rest = {name: kept for name, kept in state.hook_state.items() if name != _name(ranks)}
     return _with_totals(dataclasses.replace(state, hook_state=rest), own)
+
+
+def _windows(state: Any) -> dict[str, AccumulateState]:
+    """Windows of which each rank has its own: those in parts are of all ranks already."""
+    cuts = cuts_of(state)
+    found = dict(_nodes(state, AccumulateState))
+    return {path: window for path, window in found.items() if not any(cut.startswith(f"{path}.total.") for cut in cuts)}
 
 
 def _nodes(node: Any, kind: type[Node], path: str = "") -> Iterator[tuple[str, Node]]:

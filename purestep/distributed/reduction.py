@@ -1,7 +1,7 @@
 """Summing gradients over ranks, as a part of the chain: `sum_over_ranks`, and what keeps gates in step before it."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,12 +11,26 @@ from ..core.ranks import Ranks
 from ..core.schedule import scalar_like
 from ..core.transform import EmptyState, GradientTransform
 from ..core.tree import Tree
+from .parts import Cut
 
 
-class SumOverRanksState(NamedTuple):
+def write_table(cuts: Mapping[str, Cut]) -> str:
+    """Which leaves of a state are parts, as text that belongs to the state's structure: a line `path axis size` for each."""
+    return "\n".join(f"{path} {cut.axis} {cut.size}" for path, cut in sorted(cuts.items()))
+
+
+def read_table(table: str) -> dict[str, Cut]:
+    """The inverse of `write_table`."""
+    rows = (line.rsplit(" ", 2) for line in table.splitlines())
+    return {path: Cut(int(axis), int(size)) for path, axis, size in rows}
+
+
+@tree.node(static=("parts",))
+class SumOverRanksState:
     """State of `sum_over_ranks`."""
 
     norm: Tensor  # 0-d float64, of the latest sum
+    parts: str  # of the state of training: see `write_table`
 
     @property
     def metrics(self) -> Mapping[str, Tensor]:
@@ -32,12 +46,12 @@ def sum_over_ranks(ranks: Ranks) -> GradientTransform:
     """
 
     def init(params: Tree) -> SumOverRanksState:
-        return SumOverRanksState(scalar_like(params, 0.0))
+        return SumOverRanksState(scalar_like(params, 0.0), "")
 
     def update(updates: Tree, state: SumOverRanksState, params: Tree = None, **extra: Any) -> tuple[Tree, SumOverRanksState]:
         leaves, structure = tree.flatten(updates)
         summed = tree.unflatten(structure, _sum_leaves(leaves, ranks))
-        return summed, SumOverRanksState(tree.global_norm(summed).to(state.norm.device))
+        return summed, SumOverRanksState(tree.global_norm(summed).to(state.norm.device), state.parts)
 
     return GradientTransform(init, update, "sum_over_ranks", same_on_all_ranks=frozenset({"updates"}))
 

@@ -16,8 +16,8 @@ from ..core.event import Event, crossed
 from ..core.hook import Stage
 from ..core.ranks import Ranks
 from .collective import run_collective
-from .local import gather_shards, gather_windows, room_for_shards, room_for_windows, scatter_windows, sharded_rows
-from .sharding import rows_of
+from .local import cuts_of, gather_shards, gather_windows, room_for_shards, room_for_windows, scatter_windows
+from .parts import Cut, part_of
 from .topology import Topology
 
 
@@ -149,20 +149,20 @@ def restore(load: Callable[..., Any], like: Any, topology: Topology) -> Any:
 
     state = ranks.together(read)
     if ranks.world_size > 1:
-        rows = sharded_rows(like)
+        cuts = cuts_of(like)
         devices = {path: leaf.device for path, leaf in tree.items(like) if isinstance(leaf, Tensor)}
-        state = tree.map_with_path(lambda path, leaf: _received(leaf, devices.get(path), rows.get(path), ranks), state)
+        state = tree.map_with_path(lambda path, leaf: _received(leaf, devices.get(path), cuts.get(path), ranks), state)
     return scatter_windows(state, ranks)
 
 
-def _received(leaf: Any, device: torch.device | None, rows: int | None, ranks: Ranks) -> Any:
-    """A leaf of rank 0, bit for bit, or this rank's rows of it."""
+def _received(leaf: Any, device: torch.device | None, cut: Cut | None, ranks: Ranks) -> Any:
+    """A leaf of rank 0, bit for bit, or this rank's part of it."""
     if not isinstance(leaf, Tensor):
         return leaf
     whole = torch.empty(leaf.shape, dtype=leaf.dtype, device=device) if leaf.is_meta else leaf.detach().contiguous().clone()
     bits = whole.reshape(-1).view(torch.uint8)
     run_collective(lambda: dist.broadcast(bits, 0), "broadcast of a restored state")
-    return whole if rows is None else whole[rows_of(rows, ranks)].clone()
+    return whole if cut is None else part_of(whole, cut, ranks).clone()
 
 
 _OWN = ("opt_state.sum_over_ranks.norm", "opt_state.*.sum_over_ranks.norm", "hook_state.windows_of_*")

@@ -1,8 +1,12 @@
-"""Time of a step on several ranks, against DistributedDataParallel doing the same work.
+"""Time of a step on several ranks, against torch's own wrappers doing the same work on the same batches.
 
-    python tests/benchmarks/distributed.py --ranks 2 --width 512
+    python -m tests.benchmarks.distributed --against ddp
+    python -m tests.benchmarks.distributed --against fsdp --width 1024
 
-Each rank runs blocks of both in turn, so that what else the machine does hits both alike; the ratio of medians over blocks is printed.
+`ddp` is DistributedDataParallel with fused AdamW, against data-parallel steps; `fsdp` is FSDP2 (`fully_shard` of every layer and of the
+whole), against steps whose parameters, gradients and optimizer state are in parts. Each rank runs blocks of both in turn, the order
+changing from round to round, so that what else the machine does hits both alike. Printed is the ratio of ours to theirs, of wall time
+and of the CPU time of all ranks: the median over rounds, with the interval that holds 95 % of the medians of resampled rounds.
 """
 
 import argparse
@@ -11,7 +15,9 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.multiprocessing as mp
 from torch import nn
@@ -19,21 +25,32 @@ from torch.nn.parallel import DistributedDataParallel
 
 import purestep as ps
 
+Batch = dict[str, torch.Tensor]
+RESAMPLES = 2000
 
-def make_model(width: int) -> nn.Module:
+
+class Cost(NamedTuple):
+    """Seconds of a step: of the clock, and of the CPUs of all ranks together."""
+
+    wall: float
+    cpu: float
+
+
+def make_model(width: int, depth: int) -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(64, width), nn.GELU(), nn.Linear(width, width), nn.GELU(), nn.Linear(width, 8))
+    hidden = [part for _ in range(depth) for part in (nn.Linear(width, width), nn.GELU())]
+    return nn.Sequential(nn.Linear(64, width), nn.GELU(), *hidden, nn.Linear(width, 8))
 
 
-def ours(model: nn.Module, topology: ps.distributed.Topology, batch: dict[str, torch.Tensor], backend: str) -> Callable[[], None]:
+def ours(model: nn.Module, topology: ps.distributed.Topology, batch: Batch, options: argparse.Namespace) -> Callable[[], None]:
     training = ps.Training(
         model,
         loss=ps.MSELoss(prediction_key="y", target_key="y"),
         optimizer=ps.adamw(1e-3),
         forward=lambda net, batch: {"y": net(batch["x"])},
     )
-    shared = ps.distributed.data_parallel(training, topology)
-    step = shared.step if backend == "eager" else ps.compile(shared.step, donate=True, backend=backend)
+    shared = ps.distributed.data_parallel(training, topology, shard_state="parameters" if options.against == "fsdp" else "nothing")
+    step = shared.step if options.backend == "eager" else ps.compile(shared.step, donate=True, backend=options.backend)
     held = [shared.init()]
 
     def run() -> None:
@@ -42,9 +59,19 @@ def ours(model: nn.Module, topology: ps.distributed.Topology, batch: dict[str, t
     return run
 
 
-def theirs(model: nn.Module, batch: dict[str, torch.Tensor]) -> Callable[[], None]:
-    wrapped = DistributedDataParallel(model)
-    optimizer = torch.optim.AdamW(wrapped.parameters(), lr=1e-3, fused=True)
+def theirs(model: nn.Module, batch: Batch, against: str) -> Callable[[], None]:
+    if against == "ddp":
+        wrapped, fused = DistributedDataParallel(model), True
+    else:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+        for layer in model:
+            if isinstance(layer, nn.Linear):
+                fully_shard(layer, mesh=mesh)
+        wrapped, fused = fully_shard(model, mesh=mesh), False
+    optimizer = torch.optim.AdamW(wrapped.parameters(), lr=1e-3, weight_decay=1e-4, fused=fused)
 
     def run() -> None:
         optimizer.zero_grad(set_to_none=True)
@@ -54,35 +81,55 @@ def theirs(model: nn.Module, batch: dict[str, torch.Tensor]) -> Callable[[], Non
     return run
 
 
-def seconds_of(run: Callable[[], None], steps: int) -> float:
+def cost_of(run: Callable[[], None], steps: int) -> Cost:
+    """Of one step; the clock is that of the slowest rank."""
     torch.distributed.barrier()
-    began = time.perf_counter()
+    began, began_cpu = time.perf_counter(), time.process_time()
     for _ in range(steps):
         run()
-    return (time.perf_counter() - began) / steps
+    wall = torch.tensor((time.perf_counter() - began) / steps, dtype=torch.float64)
+    cpu = torch.tensor((time.process_time() - began_cpu) / steps, dtype=torch.float64)
+    torch.distributed.all_reduce(wall, op=torch.distributed.ReduceOp.MAX)
+    torch.distributed.all_reduce(cpu)
+    return Cost(float(wall), float(cpu))
+
+
+def ratio_with_interval(ours: list[float], theirs: list[float]) -> dict[str, float]:
+    """Median of the ratios of paired rounds, and the interval of 95 % of the medians of resampled rounds."""
+    ratios = np.array(ours) / np.array(theirs)
+    drawn = np.random.default_rng(0).choice(ratios, (RESAMPLES, len(ratios)))
+    low, high = np.quantile(np.median(drawn, 1), (0.025, 0.975))
+    return {"ratio": float(np.median(ratios)), "low": float(low), "high": float(high)}
 
 
 def work(rank: int, store: str, options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     topology = ps.distributed.init(rank=rank, world_size=options.ranks, method=f"file://{store}", device="cpu", timeout_seconds=300)
+    torch.manual_seed(rank)
     batch = {"x": torch.randn(options.batch, 64), "y": torch.randn(options.batch, 8)}
-    runs = {"purestep": ours(make_model(options.width), topology, batch, options.backend), "ddp": theirs(make_model(options.width), batch)}
+    runs = {
+        "ours": ours(make_model(options.width, options.depth), topology, batch, options),
+        "theirs": theirs(make_model(options.width, options.depth), batch, options.against),
+    }
     for run in runs.values():
-        seconds_of(run, 5)
-    times = {name: [] for name in runs}
-    for _ in range(options.blocks):
-        for name, run in runs.items():
-            times[name].append(seconds_of(run, options.steps))
+        cost_of(run, options.warmup)
+    costs: dict[str, list[Cost]] = {name: [] for name in runs}
+    for number in range(options.rounds):
+        for name in sorted(runs, reverse=bool(number % 2)):
+            costs[name].append(cost_of(runs[name], options.steps))
     if rank == 0:
-        medians = {name: statistics.median(values) for name, values in times.items()}
-        print(json.dumps({**vars(options), "seconds": medians, "ratio": medians["purestep"] / medians["ddp"]}))
+        kinds = {kind: {name: [getattr(cost, kind) for cost in found] for name, found in costs.items()} for kind in Cost._fields}
+        report = {kind: ratio_with_interval(seconds["ours"], seconds["theirs"]) for kind, seconds in kinds.items()}
+        medians = {kind: {name: statistics.median(values) for name, values in seconds.items()} for kind, seconds in kinds.items()}
+        print(json.dumps({**vars(options), "torch": torch.__version__, "seconds": medians, **report}))
     ps.distributed.shutdown()
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("ranks", 2), ("width", 512), ("batch", 64), ("steps", 20), ("blocks", 9)):
+    for name, default in (("ranks", 2), ("width", 512), ("depth", 2), ("batch", 64), ("steps", 20), ("warmup", 5), ("rounds", 30)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--against", choices=("ddp", "fsdp"), default="ddp")
     parser.add_argument("--backend", choices=("eager", "aot_eager", "inductor"), default="inductor")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -33,7 +33,8 @@ class Noisy(nn.Module):
 
 def noisy_training(topology, chain, shard_state="nothing"):
     loss = ps.MSELoss(prediction_key="y", target_key="zero", mask_key="mask")
-    return ps.distributed.data_parallel(ps.Training(Noisy(), loss=loss, optimizer=CHAINS[chain](), hooks=(ps.hooks.ema(0.9),)), topology)
+    own = ps.Training(Noisy(), loss=loss, optimizer=CHAINS[chain](), hooks=(ps.hooks.ema(0.9),))
+    return ps.distributed.data_parallel(own, topology, shard_state=shard_state)
 
 
 def run(topology, chain, root, shard_state="nothing", stop_after=None):

@@ -1,6 +1,8 @@
 """Small trainings that ranks run; each returns what a test compares."""
 
 import functools
+import warnings
+import weakref
 
 import torch
 from torch import nn
@@ -8,6 +10,8 @@ from torch import nn
 import purestep as ps
 from purestep.core import tree
 from purestep.distributed.collective import watched
+from purestep.distributed.local import cuts_of
+from purestep.distributed.parts import gather_parts
 
 
 class TwoHeads(nn.Module):
@@ -83,18 +87,6 @@ def train_many(topology, cases):
     return [train_on_splits(topology, *case) for case in cases]
 
 
-def sharded(topology, name, shard_state):
-    """Three steps with each optimizer, the state of it in parts or not; parameters, metrics and what the optimizer holds in bytes."""
-    own = wide_training(name)
-    shared = ps.distributed.data_parallel(own, topology, shard_state=shard_state)
-    batches = [
-        part(samples(12, seed), 12 * topology.rank // topology.world_size, 12 * (topology.rank + 1) // topology.world_size)
-        for seed in range(3)
-    ]
-    state, metrics = run_steps(shared.step, shared.init(), batches)
-    return dict(tree.items(state.params)), metrics, tree.num_bytes(state.opt_state)
-
-
 SHARDABLE = {
     "adamw": lambda: ps.adamw(0.05),
     "clipped": lambda: ps.chain(ps.skip_nonfinite(), ps.clip_by_global_norm(0.1), ps.adamw(0.05, mask="*.weight")),
@@ -117,8 +109,128 @@ def wide_training(name):
     )
 
 
-def sharded_all(topology, shard_state):
-    return {name: sharded(topology, name, shard_state) for name in SHARDABLE}
+# --- state in parts -----------------------------------------------------------------------------------------------
+
+
+class Parted(nn.Module):
+    """A net with what is awkward to cut: a scalar, tied and frozen parameters, one that the loss does not reach, odd sizes."""
+
+    def __init__(self):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(5)
+            self.first, self.second = nn.Linear(3, 7), nn.Linear(7, 7)
+            self.last = nn.Linear(7, 1)
+            self.frozen, self.unused, self.tied = nn.Linear(7, 7), nn.Linear(2, 5), nn.Linear(7, 7)
+        self.tied.weight = self.second.weight
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.norm = nn.LayerNorm(7)
+        self.double()
+
+    def forward(self, batch):
+        hidden = self.norm(torch.tanh(self.first(batch["x"])))
+        hidden = self.frozen(torch.tanh(self.tied(torch.tanh(self.second(hidden)))))
+        return {"a": self.scale * self.last(hidden)}
+
+
+STAGED = {
+    "adamw": lambda: ps.chain(ps.clip_by_global_norm(0.1), ps.adamw(0.05)),
+    "muon": lambda: ps.muon(0.02),
+    "lamb": lambda: ps.chain(ps.skip_nonfinite(), ps.skip_spikes(), ps.skip_spikes("grad_norm"), ps.lamb(0.02)),
+    "masked": lambda: ps.adamw(0.05, mask=lambda params: tree.map(lambda p: p.ndim > 1, params)),
+    "window": lambda: ps.chain(ps.accumulate(2), ps.clip_by_global_norm(0.1), ps.adamw(0.05)),
+    "gated window": lambda: ps.chain(ps.dynamic_loss_scale(), ps.skip_nonfinite(), ps.accumulate(2), ps.adam(0.05)),
+    "inner window": lambda: ps.chain(ps.chain(ps.skip_nonfinite(), ps.accumulate(2), name="window"), ps.sgd(0.05, momentum=0.9)),
+}
+STAGES = ("nothing", "optimizer", "gradients", "parameters")
+
+
+def staged_training(name, **changes):
+    return ps.Training(
+        Parted(),
+        loss=ps.MSELoss(prediction_key="a", target_key="a", mask_key="known_a"),
+        optimizer=STAGED[name](),
+        hooks=(ps.hooks.ema(0.9), ps.hooks.penalty(lambda params: sum(p.square().sum() for p in tree.leaves(params)) * 1e-3, "l2")),
+        trainable=("first.*", "second.*", "last.*", "unused.*", "tied.*", "scale", "norm.*"),
+        **changes,
+    )
+
+
+def whole_state(state, ranks):
+    """The state with whole leaves, on every rank."""
+    cuts = cuts_of(state)
+    return tree.map_with_path(lambda path, leaf: gather_parts([leaf], [cuts.get(path)], ranks)[0] if path in cuts else leaf, state)
+
+
+def staged(topology, name, shard_state, changes, backend=None):
+    """Four steps; the state, whole, the metrics, and the bytes that this rank holds of parameters, optimizer state and averages."""
+    shared = ps.distributed.data_parallel(staged_training(name, **changes), topology, shard_state=shard_state)
+    step = shared.step if backend is None else ps.compile(shared.step, **backend)
+    shares = [(12 * rank // topology.world_size) + (rank == 1) for rank in range(topology.world_size)] + [12]
+    batches = [part(samples(12, seed), *shares[topology.rank : topology.rank + 2]) for seed in range(4)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the parameters that are not reached
+        state, metrics = run_steps(step, shared.init(), batches)
+    held = [tree.num_bytes(kept) for kept in (state.params, state.opt_state, state.hook_state)]
+    return plain(whole_state(state, topology.ranks)), metrics, held
+
+
+def held_by_stages(topology):
+    """Bytes that this rank holds after a step on a model of usual shapes, with a window open."""
+    held = {}
+    for stage in STAGES:
+        own = wide_training("window").replace(hooks=(ps.hooks.ema(0.9),))
+        shared = ps.distributed.data_parallel(own, topology, shard_state=stage)
+        state, _ = shared.step(shared.init(), part(samples(12), topology.rank, 8))
+        window, moments = state.opt_state["accumulate"], state.opt_state["adamw"]
+        kept = {"params": state.params, "averages": state.hook_state, "moments": moments, "window": window}
+        held[stage] = {name: tree.num_bytes(part) for name, part in kept.items()}
+    return held
+
+
+def staged_all(topology, cases):
+    return [staged(topology, *case) for case in cases]
+
+
+def training_on_meta(topology, optimizer):
+    with torch.device("meta"):
+        layers = nn.Sequential(nn.Linear(3, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 1)).double()
+    own = ps.Training(
+        layers,
+        loss=ps.MSELoss(prediction_key="a", target_key="a"),
+        optimizer=optimizer,
+        hooks=(ps.hooks.ema(0.9),),
+        forward=lambda model, batch: {"a": model(batch["x"])},
+    )
+    return ps.distributed.data_parallel(own, topology, batch_norm="synchronised", shard_state="parameters")
+
+
+def begun_on_meta(topology):
+    """A state whose model was never whole, and the same after two steps; gathered."""
+    shared = training_on_meta(topology, ps.muon(0.02))
+    state = ps.distributed.init_in_parts(shared, topology, seed=7)
+    size = 12 // topology.world_size
+    batches = [part(samples(12, seed), size * topology.rank, size * (topology.rank + 1)) for seed in range(2)]
+    after, _ = run_steps(shared.step, state, batches)
+    return plain(whole_state(state, topology.ranks)), dict(tree.items(whole_state(after, topology.ranks).params))
+
+
+def leaves_alive_while_beginning(topology):
+    """How many whole leaves were alive at once, and how many numbers of parameters are held, of leaves of how many."""
+    with torch.device("meta"):
+        layers = nn.ParameterList([nn.Parameter(torch.empty(16, 4)) for _ in range(6)])
+    own = ps.Training(layers, loss=lambda predictions, batch: predictions["y"], optimizer=ps.sgd(0.1), forward=lambda model, batch: {})
+    shared = ps.distributed.data_parallel(own, topology, shard_state="parameters")
+    alive, most = [], []
+
+    def initialise(path, empty):
+        most.append(1 + sum(reference() is not None for reference in alive))
+        filled = torch.ones_like(empty)
+        alive.append(weakref.ref(filled))
+        return filled
+
+    state = ps.distributed.init_in_parts(shared, topology, initialise=initialise)
+    return max(most), sum(leaf.numel() for leaf in tree.leaves(state.params)), 64
 
 
 def note(seen, operation, x):
@@ -148,13 +260,14 @@ def in_a_simulated_world(topology, world_size):
         optimizer=ps.adamw(0.1),
         forward=lambda model, batch: {"y": model(batch["x"])},
     )
-    held, seen = {}, []
-    for choice in ("nothing", "optimizer"):
+    held, seen = {}, {}
+    for choice in STAGES:
         shared = ps.distributed.data_parallel(own, simulated, shard_state=choice)
         state = shared.init()
-        with watched(functools.partial(note, seen)):
+        seen[choice] = []
+        with watched(functools.partial(note, seen[choice])):
             state, _ = shared.step(state, {"x": torch.ones(2, 8), "y": torch.zeros(2, 4096)})
-        held[choice] = tree.num_bytes(state.opt_state)
+        held[choice] = tree.num_bytes(state.params), tree.num_bytes(state.opt_state)
     return held, seen
 
 

@@ -17,9 +17,9 @@ GRADIENTS = ("sum", 8 * ELEMENTS)
 LEAF_FLAGS = ("sum", 8 * len(LEAVES))
 
 
-def part_of(world_size):
-    """Elements of the largest part, what each rank sends in a gathering."""
-    return sum(-(-shape[0] // world_size) * (shape[1] if len(shape) > 1 else 1) for shape in LEAVES)
+PART = ("gather", 8 * (ELEMENTS - 1) // 2)  # on two ranks: half of all but the single number, which is not cut
+SCATTERED = ("scatter", 8 * (ELEMENTS + 1))  # that number travels to each rank
+NORMS = ("sum", 8 * len(LEAVES))
 
 
 @pytest.mark.parametrize(
@@ -30,9 +30,24 @@ def part_of(world_size):
         ("adamw", {"microbatches": 3}, {}, [[SUMS, GRADIENTS]] * 2),
         ("window", {}, {}, [[SUMS], [SUMS, GRADIENTS]] * 2),
         ("gated window", {}, {}, [[SUMS, LEAF_FLAGS, GRADIENTS]] * 2),
-        ("adamw", {}, {"shard_state": "optimizer"}, [[SUMS, GRADIENTS, ("gather", 8 * part_of(2))]] * 2),
+        ("adamw", {}, {"shard_state": "optimizer"}, [[SUMS, GRADIENTS, PART]] * 2),
+        ("adamw", {}, {"shard_state": "gradients"}, [[SUMS, SCATTERED, NORMS, PART]] * 2),
+        ("window", {}, {"shard_state": "gradients"}, [[SUMS, SCATTERED], [SUMS, SCATTERED, NORMS, PART]] * 2),
+        ("adamw", {}, {"shard_state": "parameters"}, [[PART, SUMS, SCATTERED, NORMS]] * 2),
+        ("window", {}, {"shard_state": "parameters"}, [[PART, SUMS, SCATTERED], [PART, SUMS, SCATTERED, NORMS]] * 2),
     ],
-    ids=["plain", "gated and clipped", "microbatches", "window", "gated window", "sharded state"],
+    ids=[
+        "plain",
+        "gated and clipped",
+        "microbatches",
+        "window",
+        "gated window",
+        "stage 1",
+        "stage 2",
+        "stage 2 window",
+        "stage 3",
+        "stage 3 window",
+    ],
 )
 def test_a_step_communicates_what_the_formula_says(optimizer, changes, options, steps):
     assert run_ranks(2, scenarios.traffic_of, optimizer, changes, len(steps), options) == [steps] * 2
@@ -41,12 +56,22 @@ def test_a_step_communicates_what_the_formula_says(optimizer, changes, options, 
 def test_a_simulated_world_of_1024_sends_and_holds_what_the_formula_says():
     ((held, seen),) = run_ranks(1, scenarios.in_a_simulated_world, 1024)
     elements = 4096 * 9
-    gradients, part = ("sum", 4 * elements), ("gather", 4 * elements // 1024)
-    assert seen == [SUMS, gradients, SUMS, gradients, part]
+    gradients, part, scattered, norms = ("sum", 4 * elements), ("gather", 4 * elements // 1024), ("scatter", 4 * elements), ("sum", 8 * 2)
+    assert seen == {
+        "nothing": [SUMS, gradients],
+        "optimizer": [SUMS, gradients, part],
+        "gradients": [SUMS, scattered, norms, part],
+        "parameters": [part, SUMS, scattered, norms],
+    }
     moments = 2 * 4 * elements
-    few = held["nothing"] - moments  # counts and hyperparameters
+    few = held["nothing"][1] - moments  # counts and hyperparameters
     assert 0 < few < 200
-    assert held["optimizer"] == few + moments // 1024
+    assert held == {
+        "nothing": (4 * elements, few + moments),
+        "optimizer": (4 * elements, few + moments // 1024),
+        "gradients": (4 * elements, few + moments // 1024),
+        "parameters": (4 * elements // 1024, few + moments // 1024),
+    }
 
 
 def test_leaves_of_one_dtype_travel_together_and_narrow_ones_as_float32():
