@@ -2,7 +2,7 @@
 
     python -m tests.checkpoint.reliability [--twice-stride 41]
 
-Takes some twenty minutes. Exits with 1 if any case broke the promise; these are listed.
+Takes twenty to thirty minutes. Exits with 1 if any case broke the promise; these are listed.
 """
 
 import argparse
