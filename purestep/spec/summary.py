@@ -106,6 +106,11 @@ def _count(paths: Sequence[str], split: str | None) -> int | None:
         return None
 
 
+def steps_of(spec: Spec) -> int | None:
+    """How many updates a run has; None if it is as long as its epochs, and its stores cannot be read."""
+    return spec.strategy.num_steps or _steps(spec, _count(spec.dataset.paths, spec.dataset.split))
+
+
 def _steps(spec: Spec, num_frames: int | None) -> int | None:
     """Updates of a run that is as long as its epochs."""
     if num_frames is None or spec.strategy.num_epochs is None:

@@ -1,11 +1,16 @@
-"""The command `purestep spec resume`: go on with a run, by the spec that is in its directory."""
+"""The command `purestep spec resume`: go on with a run, by the spec that is in its directory, or one that differs in safe ways."""
 
 import os
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..exits import ExitCode, Refusal
+from .. import documents
+from ..exits import ExitCode, Refusal, tell
 from .run import PROGRESS
+
+if TYPE_CHECKING:
+    from ...spec.envelope import Spec
 
 
 @click.command(
@@ -15,27 +20,84 @@ from .run import PROGRESS
 
     \b
       purestep spec resume runs/my-model
+      purestep spec resume runs/my-model --set strategy.num_steps=9000              train longer
+      purestep spec resume runs/my-model --step 500 --run-dir runs/other            go on from an older one, elsewhere
 
-    Everything is read from the directory of the run but trust, which is given anew.""",
+    The spec is that of the run. Another one, by --spec or --set, may differ in output, device and threads, and be longer; any other
+    change has to be allowed by name. Trust is given anew.""",
 )
-@click.argument("run_dir", metavar="RUN_DIR")
+@click.argument("place", metavar="RUN_OR_CHECKPOINT")
+@click.option("--spec", "other", metavar="SPEC", help="In the place of the spec of the run.")
+@click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="A value in the place of the spec's; recorded.")
+@click.option(
+    "--allow-change", "allowed", multiple=True, metavar="PATH", help="A field of the spec that may differ, such as strategy.update."
+)
+@click.option("--step", "--checkpoint-index", "step", type=int, help="Label of the checkpoint; -1 is the newest.")
+@click.option("--run-dir", metavar="D", help="Go on in this directory, which must hold nothing, and leave the run as it is.")
 @click.option("--trust", multiple=True, metavar="PREFIX", help="Package, module or class that the spec may name.")
 @click.option("--progress", type=click.Choice(PROGRESS), default="auto", help="A live line, plain lines, or nothing on stderr.")
-def command(run_dir: str, trust: tuple[str, ...], progress: str) -> int:
+def command(place: str, other: str | None, overrides: tuple[str, ...], allowed: tuple[str, ...], **options: Any) -> int:
     """Read the spec of the run, and train on."""
     from ...spec.reading import read_spec
-    from ...spec.trust import check_names
-    from .execution import Request, execute
-    from .granting import find_modules_here, granted
+    from .documents_of_specs import read
+    from .places import place_of
 
-    path = os.path.join(run_dir, "spec.json")
-    if not os.path.isfile(path):
-        raise Refusal(f"{run_dir} is no directory of a run: there is no spec.json in it", ExitCode.PATH)
-    spec = read_spec(path)
-    grants = granted(trust)
+    run_dir, named = place_of(place)
+    before = read_spec(os.path.join(run_dir, "spec.json"))
+    spec = read(other or os.path.join(run_dir, "spec.json"), overrides)
+    spec = _in_directory(spec, before.output.run_dir)
+    step = named if options["step"] is None else options["step"]
+    return resume(before, spec, run_dir, {**options, "step": None if step == -1 else step}, allowed, overrides)
+
+
+def resume(
+    before: "Spec", spec: "Spec", run_dir: str, options: dict[str, Any], allowed: tuple[str, ...] = (), overrides: tuple[str, ...] = ()
+) -> int:
+    """Go on with a run, by a spec that differs from its own only in ways that are safe or allowed.
+
+    Args:
+        before: The spec of the run.
+        spec: The spec to go on by.
+        options: `step`, `run_dir` (another directory, or None), `trust`, `progress`.
+    """
+    from ...spec.trust import check_names
+    from ..run_directory import claim
+    from .assembly import Request
+    from .execution import execute
+    from .granting import find_modules_here, granted
+    from .places import start_at
+    from .record import describe_run
+
+    found = _checked_changes(before, spec, allowed)
+    grants = granted(options["trust"])
     check_names(spec, grants)
-    checkpoints = os.path.join(run_dir, "checkpoints")
-    if not os.path.isdir(checkpoints):
-        raise Refusal(f"{run_dir} holds no checkpoints to go on from", ExitCode.PATH)
+    start = start_at(run_dir, options["step"], options["run_dir"] is not None)
+    if any(path.startswith(("dataset", "runtime.seed")) for path in allowed):
+        start = start._replace(changes_allowed=("data.*",))
     find_modules_here(grants)
-    return execute(Request(spec, os.path.abspath(run_dir), grants, progress, resume=True))
+    directory = run_dir
+    if options["run_dir"] is not None:
+        directory = claim(options["run_dir"])
+        spec = _in_directory(spec, directory)
+        documents.write(os.path.join(directory, "run.json"), describe_run(spec, os.path.join(run_dir, "spec.json"), overrides))
+    attempt = {"resumed": start.root, "step": start.step, "overrides": list(overrides), "changes": found}
+    return execute(Request(spec, directory, grants, options["progress"], start, attempt))
+
+
+def _in_directory(spec: "Spec", run_dir: str) -> "Spec":
+    return spec.model_copy(update={"output": spec.output.model_copy(update={"run_dir": run_dir})})
+
+
+def _checked_changes(before: "Spec", spec: "Spec", allowed: tuple[str, ...]) -> list[str]:
+    """The differences, which are shown; refused if one makes it another run."""
+    from ...spec.continuing import changes, unsafe
+
+    found = changes(before, spec)
+    tell(*(one.text() for one in found))
+    if refused := list(unsafe(found, allowed)):
+        paths = [one.pointer.lstrip("/").replace("/", ".") for one in refused]
+        advice = [f"--allow-change {path}" for path in paths]
+        raise Refusal(
+            f"the spec is not that of the run: {', '.join(paths)}; put it back, or allow the change by name", ExitCode.SPEC, advice
+        )
+    return [one.text() for one in found]

@@ -1,12 +1,16 @@
-"""The command `purestep spec run`: a new run, in a directory of its own."""
+"""The command `purestep spec run`: a new run, in a directory of its own; or the same run, taken up again."""
 
 import os
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .. import documents
-from ..exits import ExitCode, Refusal
+from ..exits import ExitCode, Refusal, tell
 from ..run_directory import claim, command_line, next_free
+
+if TYPE_CHECKING:
+    from ...spec.envelope import Spec
 
 PROGRESS = ("auto", "rich", "plain", "none")
 
@@ -18,7 +22,9 @@ PROGRESS = ("auto", "rich", "plain", "none")
 
     \b
       purestep spec run train.json
+      purestep spec run train.json --dry-run             one batch through everything; nothing is written
       purestep spec run train.json --set strategy.num_steps=100 --run-dir runs/short
+      purestep spec run train.json --resume auto         go on where there is a checkpoint: for queues that stop jobs
       purestep spec run train.json --trust my.package    the spec names a model of my.package
 
     SIGTERM and SIGINT save a checkpoint and end the run with exit code 75; `purestep spec resume` goes on.""",
@@ -26,33 +32,73 @@ PROGRESS = ("auto", "rich", "plain", "none")
 @click.argument("path", metavar="SPEC")
 @click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="A value in the place of the spec's; recorded.")
 @click.option("--run-dir", metavar="D", help="In the place of the spec's output.run_dir.")
+@click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Stop after N updates at the latest; recorded as an override.")
+@click.option("--dry-run", is_flag=True, help="Try every part of the run with one batch, and write nothing into it.")
+@click.option("--resume", "taking_up", type=click.Choice(["never", "auto"]), default="never", help="auto: go on, if there is a checkpoint.")
 @click.option("--trust", multiple=True, metavar="PREFIX", help="Package, module or class that the spec may name.")
 @click.option("--progress", type=click.Choice(PROGRESS), default="auto", help="A live line, plain lines, or nothing on stderr.")
-def command(path: str, overrides: tuple[str, ...], run_dir: str | None, trust: tuple[str, ...], progress: str) -> int:
+def command(path: str, overrides: tuple[str, ...], run_dir: str | None, max_steps: int | None, **options: Any) -> int:
     """Check, claim the directory, train."""
-    from ...spec.building import absolute, missing_paths
-    from ...spec.reading import document_of, read_spec
+    from ...spec.building import missing_paths
     from ...spec.trust import check_names
-    from .execution import Request, describe_run, execute
+    from .documents_of_specs import read
     from .granting import find_modules_here, granted
 
-    spec = absolute(read_spec(path, overrides), os.path.dirname(path))
-    if run_dir is not None:
-        spec = spec.model_copy(update={"output": spec.output.model_copy(update={"run_dir": os.path.abspath(run_dir)})})
-    grants = granted(trust)
+    spec = read(path, overrides)
+    grants = granted(options["trust"])
     check_names(spec, grants)  # before any path is looked at
     if missing := missing_paths(spec):
-        raise Refusal("\n".join(f"PS304 {pointer}: there is no directory {store}" for pointer, store in missing), ExitCode.PATH)
+        raise Refusal("\n".join(f"PS304 {pointer}: there is no {store}" for pointer, store in missing), ExitCode.PATH)
+    if shorter := _shortened(spec, max_steps):
+        overrides = (*overrides, *shorter)
+        spec = read(path, overrides)
+    if run_dir is not None:
+        spec = spec.model_copy(update={"output": spec.output.model_copy(update={"run_dir": os.path.abspath(run_dir)})})
     find_modules_here(grants)
-    directory = _claim(path, spec.output.run_dir)
+    if options["dry_run"]:
+        from .dry_run import rehearsed
+
+        return rehearsed(spec, grants)
+    return _start(spec, path, overrides, grants, options)
+
+
+def _start(spec: "Spec", path: str, overrides: tuple[str, ...], grants: tuple[str, ...], options: dict[str, Any]) -> int:
+    from ...spec.reading import document_of
+    from .assembly import Request
+    from .execution import execute
+    from .record import describe_run
+
+    directory = spec.output.run_dir
+    if options["taking_up"] == "auto" and os.path.isfile(os.path.join(directory, "spec.json")):
+        from ...spec.reading import read_spec
+        from .places import checkpoints_of
+        from .resume import resume
+
+        if checkpoints_of(directory):
+            before = read_spec(os.path.join(directory, "spec.json"))
+            return resume(before, spec, directory, {**options, "step": None, "run_dir": None}, overrides=overrides)
+        tell(f"{directory} holds no checkpoint yet; the run begins anew")
+    else:
+        _claim(path, directory)
     documents.write(os.path.join(directory, "spec.json"), document_of(spec))
     documents.write(os.path.join(directory, "run.json"), describe_run(spec, path, overrides))
-    return execute(Request(spec, directory, grants, progress))
+    return execute(Request(spec, directory, grants, options["progress"]))
 
 
-def _claim(path: str, run_dir: str) -> str:
+def _shortened(spec: "Spec", max_steps: int | None) -> tuple[str, ...]:
+    """The overrides that make a run no longer than it may be; none if it is not."""
+    from ...spec.summary import steps_of
+
+    steps = None if max_steps is None else steps_of(spec)
+    if max_steps is None or (steps is not None and steps <= max_steps):
+        return ()
+    others = () if spec.strategy.num_epochs is None else ("strategy.num_epochs=null",)
+    return (*others, f"strategy.num_steps={max_steps}")
+
+
+def _claim(path: str, run_dir: str) -> None:
     try:
-        return claim(run_dir)
+        claim(run_dir)
     except Refusal as refusal:
         advice = [
             command_line("purestep", "spec", "resume", run_dir),

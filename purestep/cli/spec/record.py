@@ -1,0 +1,110 @@
+"""The record of a run, `run.json`: versions, code, command line, device, data; what each attempt was asked to do.
+
+The record is written when the directory is claimed, so that it is there whatever happens; what only the pieces know is added before
+the first batch.
+"""
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+from .. import documents
+from ..doctor import EXTRAS, PACKAGES
+
+if TYPE_CHECKING:
+    from ...spec.building import Pieces
+    from ...spec.envelope import Spec
+
+FILE = "run.json"
+_PATIENCE = 10  # seconds, for git in a large tree
+
+
+def describe_run(spec: "Spec", path: str, overrides: Sequence[str]) -> dict[str, Any]:
+    """What is known before anything is made."""
+    from ... import __version__
+
+    return {
+        "schema": "purestep.run-record/1",
+        "purestep": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: found for name in (*PACKAGES, *EXTRAS) if (found := _version(name)) is not None},
+        "git": describe_code(os.getcwd()),
+        "command": sys.argv,
+        "spec": os.path.abspath(path),
+        "overrides": list(overrides),
+        "seeds": {"weights": spec.runtime.seed, "data": spec.runtime.seed, "training": spec.runtime.seed},
+    }
+
+
+def describe_code(directory: str) -> dict[str, Any] | None:
+    """Commit of the repository that a directory is in, and whether anything in it differs from the commit; None outside one."""
+    commit = _git(directory, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    changes = _git(directory, "status", "--porcelain")
+    return {"commit": commit.strip(), "dirty": None if changes is None else bool(changes.strip())}
+
+
+def _git(directory: str, *words: str) -> str | None:
+    try:
+        # no lock is taken: a user may be at work in the repository
+        command = ["git", "--no-optional-locks", "-C", directory, *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def add_pieces(run_dir: str, pieces: "Pieces", device: str, settings: dict[str, Any]) -> None:
+    """Add what only the pieces know: the device, the settings of the process, fingerprints of the data, sizes."""
+    training = pieces.training
+    counts = {name: parameter.numel() for name, parameter in _named_parameters(training.models)}
+    trained = sum(count for name, count in counts.items() if name in training.trainable)
+    data: dict[str, Any] = {"train": _data(pieces.batches)}
+    if pieces.validation is not None:
+        data["validation"] = _data(pieces.validation.data)
+    add(
+        run_dir,
+        device=device,
+        runtime=settings,
+        data=data,
+        parameters={"all": sum(counts.values()), "trained": trained},
+    )
+
+
+def _named_parameters(models: Any) -> list[tuple[str, Any]]:
+    if not isinstance(models, dict):
+        return list(models.named_parameters())
+    return [(f"{name}.{inner}", parameter) for name, model in models.items() for inner, parameter in model.named_parameters()]
+
+
+def _data(batches: Any) -> dict[str, Any]:
+    return {"fingerprint": batches.fingerprint, "samples": len(batches.dataset), "batches": len(batches)}
+
+
+def add_attempt(run_dir: str, **facts: Any) -> None:
+    """Note that the run was taken up again, and how."""
+    record = _read(run_dir)
+    add(run_dir, attempts=[*record.get("attempts", []), {"command": sys.argv, "git": describe_code(os.getcwd()), **facts}])
+
+
+def add(run_dir: str, **facts: Any) -> None:
+    """Put facts into the record; what is there under these names is replaced."""
+    documents.write(os.path.join(run_dir, FILE), {**_read(run_dir), **facts})
+
+
+def _read(run_dir: str) -> dict[str, Any]:
+    path = os.path.join(run_dir, FILE)
+    return documents.read(path) if os.path.isfile(path) else {}
