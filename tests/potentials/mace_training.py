@@ -7,14 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-NUMBERS = {"H": 1, "C": 6, "N": 7, "O": 8}
-REFERENCES = {1: -13.0, 6: -1029.0, 7: -1484.0, 8: -2042.0}
-MOLECULES = {
-    "water": ("OHH", [[0.0, 0.0, 0.12], [0.0, 0.76, -0.48], [0.0, -0.76, -0.48]]),
-    "ammonia": ("NHHH", [[0.0, 0.0, 0.12], [0.0, 0.94, -0.27], [0.81, -0.47, -0.27], [-0.81, -0.47, -0.27]]),
-    "methanol": ("COHHHH", [[0, 0.66, 0], [0, -0.76, 0], [-1.09, 0.97, 0], [0.88, -1.05, 0], [0.44, 1.08, 0.89], [0.44, 1.08, -0.89]]),
-    "methane": ("CHHHH", [[0.0, 0.0, 0.0], [0.63, 0.63, 0.63], [-0.63, -0.63, 0.63], [0.63, -0.63, -0.63], [-0.63, 0.63, -0.63]]),
-}
+from .molecules import REFERENCES, Frame, shaken_molecules
+
 CUTOFF = 5.0
 
 
@@ -52,30 +46,25 @@ def make_model(dtype: torch.dtype = torch.float32) -> nn.Module:
 
 
 def make_batches(count: int, dtype: torch.dtype = torch.float32) -> list[dict[str, Tensor]]:
-    """Batches of the same four molecules, shaken anew in each, as the package's own loader would deliver them."""
+    """Batches of the same molecules as the package's own loader would deliver them."""
     from mace.tools import torch_geometric
 
-    before, gen = torch.get_default_dtype(), np.random.default_rng(1)
+    before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        shaken = [[_sample(*molecule, gen) for molecule in MOLECULES.values()] for _ in range(count)]
-        return [torch_geometric.Batch.from_data_list(samples).to_dict() for samples in shaken]
+        return [torch_geometric.Batch.from_data_list([_sample(frame) for frame in frames]).to_dict() for frames in shaken_molecules(count)]
     finally:
         torch.set_default_dtype(before)
 
 
-def _sample(symbols: str, positions: list[list[float]], gen: np.random.Generator) -> Any:
+def _sample(frame: Frame) -> Any:
     from mace import data
     from mace.tools import AtomicNumberTable
 
-    numbers = np.array([NUMBERS[symbol] for symbol in symbols])
     config = data.Configuration(
-        atomic_numbers=numbers,
-        positions=np.array(positions) + gen.normal(scale=0.03, size=(len(numbers), 3)),
-        properties={
-            "energy": float(sum(REFERENCES[number] for number in numbers)) - 4.0 + gen.normal(),
-            "forces": gen.normal(size=(len(numbers), 3)),
-        },
+        atomic_numbers=frame["numbers"],
+        positions=frame["positions"],
+        properties={"energy": frame["energy"], "forces": frame["forces"]},
         property_weights={"energy": 1.0, "forces": 1.0},
     )
     return data.AtomicData.from_config(config, z_table=AtomicNumberTable(list(REFERENCES)), cutoff=CUTOFF)
