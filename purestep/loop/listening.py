@@ -1,12 +1,14 @@
 """Listeners: refusing what is none, asking all of them, and what happens when one fails."""
 
+import contextlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 from ..core.event import Event, Listener, Stop
 from ..core.ranks import Ranks
 
+Span = Callable[[str], contextlib.AbstractContextManager[Any]]
 OnListenerError = Literal["raise", "warn", "ignore"]
 
 
@@ -29,25 +31,28 @@ def check_listeners(listeners: Any, policy: Any) -> tuple[Listener, ...]:
     return tuple(listeners)
 
 
-def ask_together(ranks: Ranks, listeners: Sequence[Listener], event: Event, policy: OnListenerError) -> str | None:
+def ask_together(
+    ranks: Ranks, listeners: Sequence[Listener], event: Event, policy: OnListenerError, span: Span = contextlib.nullcontext
+) -> str | None:
     """Why the run should end here, if a listener of any rank wants it to; the same answer, or an error, on every rank."""
     heard = [listener for listener in listeners if ranks.rank == 0 or getattr(listener, "on_every_rank", False)]
     try:
-        answers = [_ask(listener, event, policy) for listener in heard]
+        answers = [_ask(listener, event, policy, span) for listener in heard]
     except Exception as error:
         ranks.settle(error=error)
         raise
     return ranks.settle(next((answer.reason for answer in answers if isinstance(answer, Stop)), None))
 
 
-def _ask(listener: Listener, event: Event, policy: OnListenerError) -> Stop | None:
+def _ask(listener: Listener, event: Event, policy: OnListenerError, span: Span) -> Stop | None:
     """The answer of one listener; none if it fails and may."""
     chosen = getattr(listener, "on_error", policy)
-    if chosen == "raise":
-        return listener(event)
     try:
-        return listener(event)
+        with span(f"listener {name_of(listener)}"):
+            return listener(event)
     except Exception as error:
+        if chosen == "raise":
+            raise
         if chosen == "warn":
             place = f"at {event.stage.name} of batch {event.batch_count}"
             text = f"listener {name_of(listener)} failed {place}, training goes on: {type(error).__name__}: {error}"

@@ -5,6 +5,7 @@ listeners. At one point of a run the order is: step, validation (plateau transfo
 listeners, checkpoints among them, so that nothing is lost on resuming.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from ..reporting.scalars import read_scalars
 from ..training import Training
 from ..validation import Evaluate, Validation, validate
 from .feeding import check_batches, in_step, no_batches_text, rest_of_epoch, size_of
-from .listening import OnListenerError, ask_together, check_listeners, tell_of_error
+from .listening import OnListenerError, Span, ask_together, check_listeners, tell_of_error
 from .moment import Moment, Target, first_moment, parse_target
 from .stopping import StopAtTime
 
@@ -54,6 +55,7 @@ def fit(
     seed: int = 0,
     step: Step | None = None,
     evaluate: Evaluate | None = None,
+    span: Span = contextlib.nullcontext,
 ) -> FitResult:
     """Train until a number of epochs, applied updates or batches is reached, or a time has passed.
 
@@ -78,6 +80,7 @@ def fit(
         seed: Of a new state.
         step: A compiled `training.step`.
         evaluate: A compiled `training.evaluate`.
+        span: Entered as a context around each part, with its name: `data`, `step`, `validation`, and each listener; `Profile.span`.
 
     Raises:
         ValueError: If not exactly one target is given, or it is not positive.
@@ -91,7 +94,7 @@ def fit(
     heard = check_listeners(listeners, on_listener_error)
     if time_budget is not None:
         heard = (*heard, StopAtTime(time_budget, reason="time_budget"))
-    run = _Run(training, batches, target, validation, heard, on_listener_error, step or training.step, evaluate)
+    run = _Run(training, batches, target, validation, heard, on_listener_error, step or training.step, evaluate, span)
     start = newest = whole = first_moment(training.init(seed) if state is None else state)
     if training.ranks.world_size > 1:
         from ..distributed.checks import compare_states  # loads torch.distributed, which one process does not need
@@ -121,6 +124,7 @@ class _Run:
     policy: OnListenerError
     step: Step
     evaluate: Evaluate | None
+    span: Span
 
     def moments(self, now: Moment) -> Iterator[Moment]:
         """All moments of the run. Only the newest is held, so that no state outlives its step."""
@@ -170,11 +174,20 @@ class _Run:
 
     def feed(self, epoch: int, start: int, device: Any) -> Iterator[Any]:
         """The rest of an epoch, on the device."""
-        for batch in in_step(self.training.ranks, rest_of_epoch(self.batches, epoch, start)):
-            yield tree.to_device(batch, device, non_blocking=True)
+        rest = iter(in_step(self.training.ranks, rest_of_epoch(self.batches, epoch, start)))
+        end = object()
+        while True:
+            with self.span("data"):
+                batch = next(rest, end)
+                if batch is not end:
+                    batch = tree.to_device(batch, device, non_blocking=True)
+            if batch is end:
+                return
+            yield batch
 
     def run_step(self, now: Moment, batch: Any) -> Moment:
-        state, metrics = form_at(self.step, now.state)(now.state, batch)
+        with self.span("step"):
+            state, metrics = form_at(self.step, now.state)(now.state, batch)
         counts = {"batch_count": now.batch_count + 1, "epoch_step_count": now.epoch_step_count + 1}
         return now.replace(state=state, metrics=metrics, summary=None, **counts)
 
@@ -208,7 +221,8 @@ class _Run:
 
     def validate(self, now: Moment) -> Moment:
         assert self.validation is not None
-        summary = validate(self.training, now.state, self.validation, self.evaluate)
+        with self.span("validation"):
+            summary = validate(self.training, now.state, self.validation, self.evaluate)
         return now.replace(summary=summary, validated_at=now.batch_count, history=(*now.history, _record(now, summary)))
 
     def observe(self, now: Moment) -> Moment:
@@ -219,7 +233,7 @@ class _Run:
 
     def tell(self, stage: Stage, now: Moment, batch: Any = None) -> Moment:
         """Let all listeners hear of this moment; the first wish to stop stands."""
-        reason = ask_together(self.training.ranks, self.listeners, self.event(stage, now, batch=batch), self.policy)
+        reason = ask_together(self.training.ranks, self.listeners, self.event(stage, now, batch=batch), self.policy, self.span)
         return now if now.stop is not None or reason is None else now.replace(stop=Stop(reason))
 
     def tell_of(self, error: Exception, whole: Moment, newest: Moment) -> None:

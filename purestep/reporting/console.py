@@ -1,18 +1,24 @@
-"""Progress of a run on the screen: one live line in a terminal, whole lines anywhere else, so that log files stay readable."""
+"""Progress of a run on the screen: a live dashboard or line in a terminal, whole lines anywhere else, so that log files stay readable."""
 
+import collections
+import dataclasses
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol, Self, TextIO, get_args
+from typing import Any, Literal, Self, TextIO, get_args
 
 from ..core.event import Event
 from ..core.hook import Stage
+from .layouts import DASHBOARD, LINE, Layout
 from .meter import Meter
-from .pace import Goal, duration
+from .pace import duration
 from .record import Record, Recorder
+from .view import View, keep_point
 
 Mode = Literal["auto", "rich", "plain", "none"]
+_ROWS_OF_A_DASHBOARD = 24  # of the terminal: the dashboard takes up to 22
+_CURVES = ("loss/total", "validation/loss/total", "update/grad_norm")
 
 
 class ConsoleProgress:
@@ -23,7 +29,8 @@ class ConsoleProgress:
 
     Args:
         every_n_batches: How often metrics are read and shown; between that nothing waits for the device.
-        mode: `rich` is a live line, `plain` whole lines, `none` nothing; `auto` chooses the live line in a terminal that can do it.
+        mode: `rich` is drawn anew at each report, `plain` is whole lines, `none` nothing; `auto` draws in a terminal that can do it.
+        layout: What to draw; by default a dashboard where the terminal has room for it, else one line. See `layouts.preview`.
         title: Stands before the live line, and names the run in the plain ones.
         unit: What a sample is called.
         count_samples: Samples of a batch, from what the host knows of it; see `num_samples` in `meter.py`.
@@ -38,6 +45,7 @@ class ConsoleProgress:
         *,
         every_n_batches: int = 10,
         mode: Mode = "auto",
+        layout: Layout | None = None,
         title: str = "",
         unit: str = "samples",
         count_samples: Callable[[Any], int] | None = None,
@@ -47,9 +55,11 @@ class ConsoleProgress:
         clock: Callable[[], float] = time.monotonic,
     ):
         self._recorder = Recorder(every_n_batches)
-        self._display = _display(mode, title, sys.stderr if file is None else file, seconds_between_lines, clock)
+        self._display = _display(mode, layout, title, sys.stderr if file is None else file, seconds_between_lines, clock)
         self._meter = Meter(count_samples=count_samples, clock=clock)
-        self._unit, self._validation_metrics = unit, dict(validation_metrics or {})
+        self._title, self._unit, self._validation_metrics = title, unit, dict(validation_metrics or {})
+        self._metrics: dict[str, float] = {}
+        self._curves: dict[str, list[float]] = {}
 
     def __call__(self, event: Event) -> None:
         """Show what an event brings."""
@@ -74,12 +84,15 @@ class ConsoleProgress:
         self.close()
 
     def _show(self, record: Record, event: Event) -> None:
+        self._metrics |= record.values
+        for name in [name for name in _CURVES if name in record.values] + [name for name in record.values if name.endswith("/lr")]:
+            self._curves[name] = keep_point(self._curves.get(name, []), record.values[name])
         if record.kind == "validation":
             self._display.note(f"step {record.step}  {validation_text(record.values, self._validation_metrics)}")
             return
-        pace = self._meter.measure(record, event)
-        text = f"{count_text(record, event)}  {metrics_text(record.values)}{self._pace_text(pace.samples_per_s, pace.eta_s)}"
-        self._display.show(pace.progress, text)
+        pace, count = self._meter.measure(record, event), count_text(record, event)
+        line = f"{count}  {metrics_text(record.values)}{self._pace_text(pace.samples_per_s, pace.eta_s)}"
+        self._display.show(View(self._title, count, line, self._unit, pace, dict(self._metrics), dict(self._curves)))
 
     def _pace_text(self, rate: float | None, left: float | None) -> str:
         pace = "" if rate is None else f"  {rate:,.0f} {self._unit}/s"
@@ -117,30 +130,25 @@ def validation_text(values: Mapping[str, float], chosen: Mapping[str, str]) -> s
 # --- displays -----------------------------------------------------------------------------------------------------
 
 
-class _Display(Protocol):
-    def show(self, progress: Goal, text: str) -> None: ...
-
-    def note(self, text: str) -> None: ...
-
-    def close(self) -> None: ...
-
-
-def _display(mode: Mode, title: str, file: TextIO, seconds: float, clock: Callable[[], float]) -> _Display:
+def _display(
+    mode: Mode, layout: Layout | None, title: str, file: TextIO, seconds: float, clock: Callable[[], float]
+) -> "_Nothing | _WholeLines | _Drawing":
     if mode not in get_args(Mode):
         raise ValueError(f"mode must be one of {', '.join(get_args(Mode))}, got {mode!r}")
     chosen = ("rich" if can_redraw(file) else "plain") if mode == "auto" else mode
     if chosen == "rich":
-        return _LiveLine(title, file)
+        return _Drawing(layout, file)
     return _WholeLines(title, file, seconds, clock) if chosen == "plain" else _Nothing()
 
 
 def can_redraw(file: TextIO) -> bool:
-    """Whether a line of this file can be drawn over: it is a terminal, and one that knows how."""
-    return file.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
+    """Whether a line of this file can be drawn over: it is a terminal, one that knows how, and takes block characters."""
+    encoding = (getattr(file, "encoding", None) or "utf-8").lower()
+    return file.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown") and encoding.startswith("utf")
 
 
 class _Nothing:
-    def show(self, progress: Goal, text: str) -> None: ...
+    def show(self, view: View) -> None: ...
 
     def note(self, text: str) -> None: ...
 
@@ -155,9 +163,9 @@ class _WholeLines:
         self._written_at: float | None = None
         self._waiting: str | None = None
 
-    def show(self, progress: Goal, text: str) -> None:
+    def show(self, view: View) -> None:
         now = self._clock()
-        self._waiting = text
+        self._waiting = view.line
         if self._written_at is None or now - self._written_at >= self._seconds:
             self._written_at = now
             self.close()
@@ -172,29 +180,35 @@ class _WholeLines:
             self.note(text)
 
 
-class _LiveLine:
-    """A bar with the numbers beside it, drawn anew when there are new numbers; no thread draws in between."""
+class _Drawing:
+    """A layout, drawn anew when there are new numbers; no thread draws in between."""
 
-    def __init__(self, title: str, file: TextIO):
+    def __init__(self, layout: Layout | None, file: TextIO):
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
 
         self._console = Console(file=file, highlight=False)
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=16), TextColumn("{task.fields[text]}", markup=False))
-        self._progress = Progress(*columns, console=self._console, auto_refresh=False)
-        self._task = self._progress.add_task(title, total=None, text="")
-        self._started = False
+        self._layout = layout or (DASHBOARD if self._console.height >= _ROWS_OF_A_DASHBOARD else LINE)
+        self._messages: collections.deque[str] = collections.deque(maxlen=50)
+        self._view: View | None = None
+        self._live: Any = None
 
-    def show(self, progress: Goal, text: str) -> None:
-        if not self._started:
-            self._started = True
-            self._progress.start()
-        self._progress.update(self._task, completed=progress.done, total=progress.total, text=text, refresh=True)
+    def show(self, view: View) -> None:
+        from rich.live import Live
+
+        self._view = view
+        if self._live is None:
+            self._live = Live(console=self._console, auto_refresh=False)
+            self._live.start()
+        self._live.update(self._layout.draw(dataclasses.replace(view, messages=tuple(self._messages))), refresh=True)
 
     def note(self, text: str) -> None:
-        self._console.print(text, markup=False, soft_wrap=True)
+        self._messages.append(text)
+        if self._live is None or not self._layout.holds_messages:
+            self._console.print(text, markup=False, soft_wrap=True)
+        elif self._view is not None:
+            self.show(self._view)
 
     def close(self) -> None:
-        if self._started:
-            self._started = False
-            self._progress.stop()
+        if self._live is not None:
+            live, self._live = self._live, None
+            live.stop()

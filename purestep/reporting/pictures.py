@@ -68,6 +68,41 @@ def parity(panels: Mapping[str, tuple[np.ndarray, np.ndarray]], path: str | os.P
     return _write(figure, path)
 
 
+def error_histograms(errors: Mapping[str, np.ndarray], path: str | os.PathLike, *, unit: str = "", title: str = "Errors by element") -> str:
+    """Draw a histogram of errors for each element, all over the same range; counts are logarithmic, so that tails show.
+
+    Args:
+        errors: Predicted minus true, by what stands above each panel; see `CollectPredictions.errors_by_element`.
+        path: The PNG to write.
+        unit: Of the errors.
+        title: Above the picture.
+
+    Returns:
+        The absolute path.
+
+    Raises:
+        ValueError: If there are no errors.
+    """
+    finite = {name: values[np.isfinite(values)] for name, values in ((name, np.ravel(values)) for name, values in errors.items())}
+    finite = {name: values for name, values in finite.items() if len(values)}
+    if not finite:
+        raise ValueError("error_histograms: there are no finite errors to draw")
+    columns = min(len(finite), 4)
+    rows = -(-len(finite) // columns)
+    figure, axes = _figure((3.2 * columns, 2.6 * rows + 0.4), nrows=rows, ncols=columns, squeeze=False, sharex=True)
+    edge = max(float(np.abs(values).max()) for values in finite.values()) or 1.0
+    for axis in np.ravel(axes)[len(finite) :]:
+        axis.set_visible(False)
+    for axis, (name, values) in zip(np.ravel(axes), finite.items(), strict=False):
+        axis.hist(values, bins=np.linspace(-edge, edge, 41), color=_FIRST, log=True)
+        mean, square = np.abs(values).mean(), np.sqrt((values**2).mean())
+        text = f"{name}: {len(values):,} values\nmean absolute {mean:.3g}, root mean square {square:.3g}"
+        axis.set_title(text, loc="left", fontsize="small", color=_INK)
+    figure.supxlabel(f"predicted - true {unit}".rstrip(), fontsize="small")
+    figure.suptitle(title, color=_INK)
+    return _write(figure, path)
+
+
 def _figure(size: tuple[float, float], **grid: Any) -> tuple[Any, Any]:
     from matplotlib.figure import Figure  # a third of a second, which only those who draw should wait for
 

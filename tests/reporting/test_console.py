@@ -7,7 +7,7 @@ import torch
 
 import purestep as ps
 from purestep.core.hook import Stage
-from purestep.reporting import ConsoleProgress
+from purestep.reporting import LINE, ConsoleProgress
 from purestep.reporting.console import can_redraw
 from purestep.reporting.meter import num_samples
 
@@ -126,7 +126,7 @@ def test_metrics_of_a_validation_are_shown_under_the_names_given():
 def test_a_note_stands_on_a_line_of_its_own_above_the_live_one(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     file = Terminal()
-    with ConsoleProgress(every_n_batches=1, file=file) as progress:
+    with ConsoleProgress(every_n_batches=1, layout=LINE, file=file) as progress:
         progress(event(metrics=METRICS))
         progress.note("half-way")
     assert re.search(r"\x1b\[2Khalf-way *\n", file.getvalue())
