@@ -12,8 +12,10 @@ from .program import Program
 COMMANDS = {
     "ckpt": "ckpt.group",
     "data": "data.group",
+    "debug": "debug.group",
     "demo": "demo.command",
     "doctor": "doctor",
+    "explain": "explain",
     "finetune": "finetune",
     "lr": "lr",
     "runs": "runs.group",

@@ -58,6 +58,7 @@ def command(path: str, low: float, high: float, steps: int, png: str | None, as_
 
 
 def _measure(path: str, low: float, high: float, steps: int, overrides: tuple[str, ...], trust: tuple[str, ...]) -> "RangeTest":
+    from ..spec.starting import first_state
     from .lr_range import run_range_test, with_rate
     from .preparing import prepared, read
 
@@ -74,7 +75,7 @@ def _measure(path: str, low: float, high: float, steps: int, overrides: tuple[st
             from ..capture import compile
 
             step = compile(step, capture=settings.capture, on_recompile=settings.on_recompile, backend=settings.backend)
-        state = training.init(spec.runtime.seed, device)
+        state, _ = first_state(spec, training, device)
         try:
             return run_range_test(step, training.end_epoch, pieces.batches, state, rates)
         except KeyError as error:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from .preparing import batch_at
+
 if TYPE_CHECKING:
     from ..core.state import TrainState
     from ..spec.envelope import Spec
@@ -101,11 +103,10 @@ def run_range_test(
     means: list[float] = []
     mean, stopped = 0.0, "the last rate was reached"
     for number, rate in enumerate(rates):
-        epoch, index = divmod(number, len(batches))
-        if number and index == 0:
+        if number and number % len(batches) == 0:
             state = end_epoch(state)
         state = dataclasses.replace(state, opt_state=set_hyperparams(state.opt_state, learning_rate=rate))
-        state, metrics = step(state, batches.batch(epoch, index))
+        state, metrics = step(state, batch_at(batches, number, state))
         loss = float(metrics["loss/total"])
         if not math.isfinite(loss):
             stopped = f"the loss is not finite{_after(rates, number)}"

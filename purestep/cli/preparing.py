@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .exits import ExitCode, Refusal
 
 if TYPE_CHECKING:
+    from ..core.state import TrainState
     from ..spec.building import Pieces
     from ..spec.envelope import Spec
 
@@ -69,3 +70,11 @@ def _arithmetic(spec: "Spec") -> Iterator[Any]:
 
     with use_runtime(RuntimeSettings(deterministic=spec.runtime.deterministic, num_threads=spec.runtime.threads)) as record:
         yield record
+
+
+def batch_at(batches: Any, number: int, state: "TrainState") -> Any:
+    """A batch by its number since the beginning of training, on the device of a state."""
+    from ..core import tree
+
+    epoch, index = divmod(number, len(batches))
+    return tree.to_device(batches.batch(epoch, index), state.seed.device)
