@@ -123,8 +123,7 @@ def test_a_kill_costs_no_more_than_what_came_after_the_last_checkpoint(tmp_path)
     assert starts == [0, label]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-@pytest.mark.parametrize("batch", [2, 6, 7])
+@pytest.mark.parametrize(("number", "batch"), [(signal.SIGTERM, 2), (signal.SIGUSR1, 7), (signal.SIGTERM, 12)])
 def test_a_request_to_end_saves_what_is_there_and_the_next_process_goes_on(tmp_path, assert_same_run, number, batch):
     def told(acknowledge):
         def ask(event):
