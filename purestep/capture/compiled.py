@@ -16,7 +16,7 @@ from ..core.state import check_not_consumed, mark_consumed
 from ..core.step import form_at
 from ..errors import RecompileError
 from .backends import BACKENDS, Backend, Compiler
-from .donation import check_own_memory, mark_own_memory
+from .donation import Origin, check_own_memory, remember
 from .graph import CaptureRecord, Graph
 from .key import difference, kind, surroundings
 from .recording import capture_by_dynamo, capture_by_trace
@@ -86,17 +86,22 @@ class Compiled:
         elif self._donate or hasattr(self._step, "at"):
             raise TypeError("compiled step: give the state as the first positional argument")
         step = form_at(self._step, args[0]) if args else self._step
-        key, leaves = _key(step, args, kwargs)
-        graph = self._known(key, leaves)
-        if graph is None:
-            self._check_expected(key)
-            graph = self._capture(key, leaves)
-        if self._donate:
-            check_own_memory(args[0])
-        result = graph.run(leaves)
-        if self._donate:
-            mark_consumed(args[0])
-            mark_own_memory(result[0])
+        leaves, spec = tree.flatten((args, kwargs))
+        form = (step, spec, surroundings())
+        if not self._donate:
+            return self._graph(form, leaves).run(leaves, None)
+        state = args[0]
+        origin = getattr(state, "_origin", None)
+        if origin is not None and origin.fits(self, form, leaves):
+            result = origin.graph.run(leaves, state)
+        else:
+            graph = self._graph(form, leaves)
+            check_own_memory(state)
+            count = tree.structure(state).num_leaves
+            origin = Origin(self, form, leaves[:count], [kind(leaf) for leaf in leaves[count:]], graph)
+            result = graph.run(leaves, state)
+        mark_consumed(state)
+        remember(result[0], origin)
         return result
 
     def warmup(self, batches: Iterable[Any], *, state: Any) -> None:
@@ -106,15 +111,24 @@ class Compiled:
         """
         for batch in batches:
             for step in dict.fromkeys((form_at(self._step, state), self._step)):
-                key, leaves = _key(step, (state, batch), {})
+                leaves, spec = tree.flatten(((state, batch), {}))
+                key = _key((step, spec, surroundings()), leaves)
                 if self._known(key, leaves) is None:
                     graph = self._capture(key, leaves)
                     if self._engine == "dynamo":  # which captures when it is called, and does not donate
-                        graph.run(leaves)
+                        graph.run(leaves, None)
 
     def explain(self) -> list[CaptureRecord]:
         """All captures so far, in order."""
         return list(self._records)
+
+    def _graph(self, form: tuple, leaves: list[Any]) -> Graph:
+        key = _key(form, leaves)
+        graph = self._known(key, leaves)
+        if graph is None:
+            self._check_expected(key)
+            graph = self._capture(key, leaves)
+        return graph
 
     def _known(self, key: Any, leaves: list[Any]) -> Graph | None:
         return next((graph for graph in self._graphs.get(key, ()) if graph.holds(leaves)), None)
@@ -127,7 +141,7 @@ class Compiled:
         message = f"the compiled step needs capture number {len(self._records) + 1}: {self._why(key)}"
         if self._on_recompile == "error":
             raise RecompileError(f"{message}; pad batches to few sizes, allow more by max_captures, or pass on_recompile='warn'")
-        warnings.warn(message, stacklevel=3)
+        warnings.warn(message, stacklevel=4)
 
     def _capture(self, key: Any, leaves: list[Any]) -> Graph:
         step, spec, *_ = key
@@ -155,7 +169,6 @@ class Compiled:
         return difference(spec, nearest[3], kinds)
 
 
-def _key(step: Any, args: tuple, kwargs: dict) -> tuple[tuple, list[Any]]:
-    """What a graph for this call is kept under, and the leaves it is called with."""
-    leaves, spec = tree.flatten((args, kwargs))
-    return (step, spec, surroundings(), tuple([kind(leaf) for leaf in leaves])), leaves
+def _key(form: tuple, leaves: list[Any]) -> tuple:
+    """What a graph is kept under: step, structure, surroundings, and the kind of each leaf."""
+    return (*form, tuple([kind(leaf) for leaf in leaves]))

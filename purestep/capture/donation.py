@@ -1,11 +1,15 @@
-"""What a state must be like before its memory is given away."""
+"""What a state must be like before its memory is given away, and what its successor remembers."""
 
+import dataclasses
+from operator import is_
 from typing import Any
 
 from torch import Tensor
 
 from ..core import tree
 from ..errors import CaptureError
+from .graph import Graph
+from .key import kind
 
 
 def check_own_memory(state: Any) -> None:
@@ -14,7 +18,7 @@ def check_own_memory(state: Any) -> None:
     Raises:
         CaptureError: Naming the leaves.
     """
-    if getattr(state, "_owns_memory", False):
+    if getattr(state, "_origin", None) is not None:
         return
     seen: dict[int, str] = {}
     for path, leaf in tree.items(state):
@@ -27,7 +31,42 @@ def check_own_memory(state: Any) -> None:
             raise CaptureError(f"donate=True: {path} and {other} share memory; pass ps.tree.clone(state), in which each has its own")
 
 
-def mark_own_memory(state: Any) -> None:
-    """Note that a state came out of a donating step, so that it need not be checked again."""
+@dataclasses.dataclass(frozen=True, eq=False, slots=True)
+class Origin:
+    """What a state that came out of a donating step remembers, so that the next call need not look at each leaf again."""
+
+    owner: Any
+    key: tuple
+    """Step, structure and surroundings of the call."""
+    leaves: list[Tensor]
+    """Those of the state: the same tensors before and after."""
+    rest: list[tuple]
+    """Kinds of the leaves of the other arguments."""
+    graph: Graph
+
+    def fits(self, owner: Any, key: tuple, leaves: list[Any]) -> bool:
+        """Whether a call with these leaves runs the same graph; the structure, which is compared, says how many there are."""
+        if self.owner is not owner or self.graph.guard is not None or self.key != key:
+            return False
+        count = len(self.leaves)
+        return all(map(is_, self.leaves, leaves)) and [kind(leaf) for leaf in leaves[count:]] == self.rest
+
+    def __reduce__(self) -> tuple:
+        return _nothing, ()  # a copy of a state, or one read from a pickle, comes from nowhere
+
+
+def _nothing() -> None:
+    return None
+
+
+def remember(state: Any, origin: Origin) -> None:
+    """Note on a state where it comes from; a plain dict or tuple cannot bear the note, and is looked at anew."""
     if hasattr(state, "__dict__"):
-        object.__setattr__(state, "_owns_memory", True)
+        object.__setattr__(state, "_origin", origin)
+
+
+def successor(state: Any) -> Any:
+    """A state of the same tensors, which now hold the new values, for a state that is refused from now on."""
+    new = object.__new__(type(state))
+    new.__dict__.update(state.__dict__)
+    return new

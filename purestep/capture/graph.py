@@ -36,7 +36,8 @@ class HostRead:
 class Graph:
     """A captured graph for one kind of arguments."""
 
-    run: Callable[[list[Any]], Any]
+    run: Callable[[list[Any], Any], Any]
+    """From the leaves of all arguments, and the state that is given away, if one is."""
     record: CaptureRecord
     guarded: tuple[HostRead, ...] = ()
     guard: Callable[[list[Any]], Sequence[Tensor]] | None = None

@@ -5,6 +5,7 @@ written into the memory of the old one at the end of the graph.
 """
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from ..core import tree
 from ..errors import CaptureError, PurestepError
 from .backends import Compiler, compile_graph
+from .donation import successor
 from .graph import CaptureRecord, Graph
 from .host_reads import HostReads, guard_graph
 
@@ -28,21 +30,23 @@ def capture_by_trace(step: Callable[..., Any], leaves: list[Any], spec: Any, don
     """
     began = time.perf_counter()
     positions = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-    reads, out = HostReads(), _Results()
+    reads, out = HostReads(), _Results((), 0)
     old_form = tree.structure(tree.unflatten(spec, leaves)[0][0]) if donate else None
     num_state = 0 if old_form is None else old_form.num_leaves
 
     def flat(*tensors: Tensor) -> list[Tensor]:
+        nonlocal out
         filled = list(leaves)
         for i, tensor in zip(positions, tensors, strict=True):
             filled[i] = tensor
         args, kwargs = tree.unflatten(spec, filled)
         with reads, reads.functions:
             returned = step(*args, **kwargs)
-        results = out.note(returned)
+        results = [x for x in tree.leaves(returned) if isinstance(x, Tensor)]
         if donate:
             _check_form(old_form, returned)
             results = _write_back(filled[:num_state], results, tensors)
+        out = _Results(returned, num_state)
         return [*results, *reads.tensors]
 
     example = [leaves[i].detach().clone() for i in positions]
@@ -63,11 +67,11 @@ def capture_by_trace(step: Callable[..., Any], leaves: list[Any], spec: Any, don
 
     only_tensors = len(positions) == len(leaves)
 
-    def call(leaves: list[Any]) -> Any:
+    def call(leaves: list[Any], state: Any) -> Any:
         tensors = leaves if only_tensors else [leaves[i] for i in positions]
         with torch.no_grad():  # the graph holds its backward already
             results = run(*tensors, *constants)
-        return out.rebuild([*leaves[:num_state], *results] if donate else results)
+        return out.rebuild(results, leaves, state)
 
     def check(leaves: list[Any]) -> Any:
         assert guard is not None
@@ -90,20 +94,26 @@ def _without_onednn() -> Iterator[None]:
 
 
 class _Results:
-    """What the step returned while it was recorded: the structure, and what is no tensor."""
+    """What the step returned while it was recorded: the structure, and what is no tensor.
 
-    def __init__(self) -> None:
-        self.spec: Any = None
-        self.constants: list[Any] = []
-        self.only_tensors = True
+    Args:
+        num_state: Of the leaves of a state that was given away, whose tensors are those of the first result; 0 without donation.
+    """
 
-    def note(self, results: Any) -> list[Tensor]:
-        flat, self.spec = tree.flatten(results)
+    def __init__(self, returned: Any, num_state: int) -> None:
+        self.num_state = num_state
+        self.has_successor = num_state > 0 and type(returned) is tuple and dataclasses.is_dataclass(returned[0])
+        flat, self.spec = tree.flatten(returned[1:] if self.has_successor else returned)
         self.constants = [None if isinstance(x, Tensor) else x for x in flat]
         self.only_tensors = all(x is None for x in self.constants)
-        return [x for x in flat if isinstance(x, Tensor)]
 
-    def rebuild(self, tensors: Any) -> Any:
+    def rebuild(self, tensors: Any, leaves: list[Any], state: Any) -> Any:
+        """The result of a call, from what the graph returned, the leaves of the arguments, and the state that was given away."""
+        if self.has_successor:
+            return (successor(state), *self._fill(tensors))
+        return self._fill([*leaves[: self.num_state], *tensors])
+
+    def _fill(self, tensors: Any) -> Any:
         if self.only_tensors:
             return tree.unflatten(self.spec, tensors)
         fresh = iter(tensors)
@@ -209,7 +219,7 @@ def capture_by_dynamo(step: Callable[..., Any], leaves: list[Any], spec: Any, do
 
     compiled = torch.compile(step, fullgraph=True, backend=checked)
 
-    def call(leaves: list[Any]) -> Any:
+    def call(leaves: list[Any], state: Any) -> Any:
         args, kwargs = tree.unflatten(spec, leaves)
         return compiled(*args, **kwargs)
 
