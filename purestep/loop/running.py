@@ -287,8 +287,12 @@ def _stall(when: str) -> StallError:
 def _check_halt(now: Moment, *, asked: bool) -> None:
     """End the run if a gate wants it: at once where the flag is with the host, else when the device is asked anyway."""
     for name, value in now.metrics.items():
-        if name.endswith("/halt") and (asked or value.device.type == "cpu") and bool(value):
+        if name.endswith("/halt") and (asked or _is_with_host(value)) and bool(value):
             raise StallError(f"{name.removesuffix('/halt')} asks to stop: too many rejected batches in a row; its metrics say why")
+
+
+def _is_with_host(value: Any) -> bool:
+    return not isinstance(value, Tensor) or value.device.type == "cpu"
 
 
 def _record(now: Moment, summary: Mapping[str, Tensor | float]) -> dict[str, float]:

@@ -6,7 +6,7 @@ from .jsonl import JsonlWriter, read_metrics
 from .layouts import DASHBOARD, LINE, Layout, preview
 from .memory import memory_report, memory_table
 from .mlflow import MlflowWriter
-from .pictures import error_histograms, learning_curves, parity
+from .pictures import error_histograms, learning_curves, parity, sample_schedule, schedule_preview
 from .predictions import CollectPredictions
 from .profiling import Profile
 from .record import Record, Recorder
@@ -45,5 +45,7 @@ __all__ = [
     "preview",
     "read_metrics",
     "read_scalars",
+    "sample_schedule",
+    "schedule_preview",
     "write_webpage",
 ]

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from ..core.schedule import Schedule
+
 _INK, _FIRST, _SECOND, _FAINT = "#333333", "#1f6fb4", "#d9651b", "#9a9a9a"
 _SHARP = 150  # dots per inch
 
@@ -40,6 +42,39 @@ def learning_curves(records: Sequence[Mapping[str, Any]], path: str | os.PathLik
     rate.set_ylabel("learning rate")
     rate.set_xlabel("batch")
     rate.set_ylim(bottom=0)
+    return _write(figure, path)
+
+
+def sample_schedule(schedule: Schedule, num_steps: int, *, num_points: int = 400) -> tuple[np.ndarray, np.ndarray]:
+    """Counts of a run and the values of a schedule there.
+
+    Args:
+        schedule: From a count to a value, as those of `purestep.schedules`.
+        num_steps: Updates of the run; the last one is at count `num_steps - 1`.
+        num_points: At most so many, evenly spread.
+    """
+    counts = np.unique(np.linspace(0, num_steps - 1, min(num_points, num_steps)).round().astype(np.int64))
+    return counts, np.array([float(schedule(count)) for count in counts.tolist()])
+
+
+def schedule_preview(curve: tuple[np.ndarray, np.ndarray], path: str | os.PathLike, *, title: str = "Learning rate") -> str:
+    """Draw a schedule before the run.
+
+    Args:
+        curve: Counts and values, from `sample_schedule`.
+        path: The PNG to write.
+        title: Above the picture.
+
+    Returns:
+        The absolute path.
+    """
+    counts, values = curve
+    figure, axis = _figure((7.0, 2.6))
+    axis.plot(counts, values, color=_FIRST)
+    top = int(values.argmax())
+    text = f"begins at {values[0]:.3g}, largest {values[top]:.3g} at step {counts[top]:,}, ends at {values[-1]:.3g}"
+    axis.set_title(f"{title}: {text}" if title else text, loc="left", fontsize="small", color=_INK)
+    axis.set(xlabel="step", ylabel="learning rate", ylim=(min(0.0, float(values.min())), None))
     return _write(figure, path)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .pictures import error_histograms, learning_curves, parity
+from .pictures import error_histograms, learning_curves, parity, schedule_preview
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #333; background: #fff; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
@@ -29,6 +29,7 @@ def write_webpage(
     *,
     title: str,
     facts: Mapping[str, Any] | None = None,
+    schedule: tuple[np.ndarray, np.ndarray] | None = None,
     parity_panels: Mapping[str, tuple[np.ndarray, np.ndarray]] | None = None,
     errors_by_element: Mapping[str, np.ndarray] | None = None,
     error_unit: str = "",
@@ -40,6 +41,7 @@ def write_webpage(
         records: Lines of the log, as `read_metrics` gives them.
         title: Of the page.
         facts: What else to say of the run, plain JSON: the spec, versions, seeds.
+        schedule: Counts and values of the planned learning rate, see `sample_schedule`.
         parity_panels: `(true, predicted)` by quantity, see `parity`.
         errors_by_element: See `error_histograms`.
         error_unit: Of these errors.
@@ -52,6 +54,9 @@ def write_webpage(
         if any(record["kind"] == "train" and record.get("loss/total") is not None for record in records):
             picture = learning_curves(records, os.path.join(folder, "curves.png"), title="")
             parts += ["<h2>Learning curves</h2>", _image(picture, "Loss, validated loss and learning rate against the batches")]
+        if schedule is not None:
+            picture = schedule_preview(schedule, os.path.join(folder, "schedule.png"), title="")
+            parts += ["<h2>Planned learning rate</h2>", _image(picture, "Planned learning rate against the steps")]
         if parity_panels:
             picture = parity(parity_panels, os.path.join(folder, "parity.png"), title="")
             parts += ["<h2>Predicted against true</h2>", _image(picture, f"Predictions against the truth: {', '.join(parity_panels)}")]

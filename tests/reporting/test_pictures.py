@@ -4,7 +4,8 @@ import sys
 import numpy as np
 import pytest
 
-from purestep.reporting import learning_curves, parity
+import purestep as ps
+from purestep.reporting import learning_curves, parity, sample_schedule, schedule_preview
 
 
 def size_of(path):
@@ -36,6 +37,16 @@ def test_parity_draws_a_panel_for_each_quantity(tmp_path):
     parity({"energy": (values, values + 0.1)}, one)
     parity({"energy": (values, values + 0.1), "force": (np.zeros(3), np.zeros(3))}, two)
     assert size_of(two)[0] == 2 * size_of(one)[0]
+
+
+def test_a_schedule_is_sampled_at_its_ends_and_drawn(tmp_path):
+    counts, values = sample_schedule(ps.schedules.linear(1.0, 0.0, 1000), 1001, num_points=11)
+    assert counts.tolist() == list(range(0, 1001, 100))
+    # a float64 difference of two numbers near 1
+    np.testing.assert_allclose(values, 1.0 - counts / 1000, atol=1e-15)
+    assert sample_schedule(ps.schedules.linear(1.0, 0.0, 2), 3)[0].tolist() == [0, 1, 2]
+    schedule_preview((counts, values), tmp_path / "lr.png")
+    assert min(size_of(tmp_path / "lr.png")) > 300
 
 
 def test_pictures_do_not_load_pyplot(tmp_path):

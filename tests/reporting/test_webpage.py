@@ -46,6 +46,7 @@ def page(tmp_path):
         RECORDS,
         title="A <run> & more",
         facts={"runtime": {"seed": 7, "device": "cpu"}, "argv": ["purestep", "<b>"], "none": None},
+        schedule=(np.arange(5), np.linspace(0.1, 0.0, 5)),
         parity_panels={"energy [eV]": (values, values + 0.1)},
         errors_by_element={"H": values, "O": 2 * values},
         error_unit="[eV/Å]",
@@ -57,7 +58,7 @@ def page(tmp_path):
 def test_a_page_refers_to_nothing_outside_and_runs_nothing(page):
     found = Reader(page)
     assert all(reference.startswith("data:image/png;base64,") for reference in found.references)
-    assert len(found.references) == 3
+    assert len(found.references) == 4
     assert found.tags.isdisjoint({"script", "link", "iframe", "object", "embed"})
     assert "http:" not in page and "https:" not in page and "@import" not in page and "url(" not in page
     assert "default-src 'none'" in page
