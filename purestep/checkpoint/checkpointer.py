@@ -256,7 +256,8 @@ class Checkpointer:
             self.wait()
             if not self._has(event):
                 # a run that was stopped early will go on, and its last checkpoint need not stay for ever
-                self._save_event(event, "final" if event.target_reached else "periodic")
+                early: Reason = "preemption" if (event.stop_reason or "").startswith("SIG") else "periodic"
+                self._save_event(event, "final" if event.target_reached else early)
             self.wait()
 
     def _hear_error(self, event: Event) -> None:

@@ -37,6 +37,8 @@ class Event:
     """Where the run ends: `{"num_epochs": n}`, `{"num_steps": n}` or `{"num_batches": n}`; empty where only time or a listener ends it."""
     batch: Any = None
     """Of AFTER_BATCH, on the device of the state; None at other stages."""
+    stop_reason: str | None = None
+    """Why the run ends, at AFTER_TRAINING: the target's name, or what a listener gave to `Stop`."""
     error: Exception | None = None
     """What ended the run, for those who asked: a listener with a true attribute `hears_errors` is told once more, at AFTER_TRAINING, with
     the last state at which nothing was half done. The others hear no AFTER_TRAINING of a run that failed."""

@@ -261,6 +261,7 @@ class _Run:
             validation=now.summary,
             num_batches=size_of(self.batches),
             target=self.target.as_dict(),
+            stop_reason=now.stop.reason if now.stop is not None and stage is Stage.AFTER_TRAINING else None,
             **more,
         )
 

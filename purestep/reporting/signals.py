@@ -15,13 +15,13 @@ class StopOnSignal:
     at once, for those in a hurry. Only the main thread of a process can open it.
 
     Args:
-        signals: Which to hear.
+        signals: Which to hear; by default SIGINT, SIGTERM and SIGUSR1, which schedulers send some time before they kill.
     """
 
     on_every_rank = True  # a signal may reach any of the processes
 
     def __init__(self, *signals: signal.Signals):
-        self._signals = signals or (signal.SIGINT, signal.SIGTERM)
+        self._signals = signals or (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
         self._before: dict[signal.Signals, Any] = {}
         self.received: signal.Signals | None = None
         """The first signal that came."""

@@ -123,19 +123,23 @@ def test_a_kill_costs_no_more_than_what_came_after_the_last_checkpoint(tmp_path)
     assert starts == [0, label]
 
 
-@pytest.mark.parametrize(("number", "batch"), [(signal.SIGTERM, 2), (signal.SIGUSR1, 7), (signal.SIGTERM, 12)])
-def test_a_request_to_end_saves_what_is_there_and_the_next_process_goes_on(tmp_path, assert_same_run, number, batch):
+@pytest.mark.parametrize(
+    ("number", "batch", "reason"),
+    [(signal.SIGTERM, 2, "preemption"), (signal.SIGUSR1, 7, "periodic"), (signal.SIGUSR1, 12, "preemption")],  # 7 is due anyway
+)
+def test_a_request_to_end_saves_what_is_there_and_the_next_process_goes_on(tmp_path, assert_same_run, number, batch, reason):
     def told(acknowledge):
         def ask(event):
             if event.stage is Stage.AFTER_BATCH and event.batch_count == batch:
                 os.kill(os.getpid(), number)
 
-        with StopOnSignal(number) as stop:
+        with StopOnSignal() as stop:
             run_in(tmp_path, ask, stop)
         acknowledge(batch)
 
     assert in_child(told).acknowledged == [batch]
-    assert list_checkpoints(tmp_path / "checkpoints")[-1].manifest.label == batch
+    newest = list_checkpoints(tmp_path / "checkpoints")[-1].manifest
+    assert (newest.label, newest.reason) == (batch, reason)
     run_in(tmp_path)
     assert_same_run(tmp_path)
 
