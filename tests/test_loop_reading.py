@@ -1,7 +1,8 @@
-"""When the device is read. Tensors on the meta device stand for it: they have no value, and reading one raises."""
+"""When the device is read, and what is kept on it. Tensors on the meta device stand for it: they have no value, and reading one raises."""
 
 import dataclasses
 import io
+import weakref
 
 import pytest
 import torch
@@ -57,3 +58,15 @@ def test_between_reports_nothing_is_read(tmp_path, target):
 def test_at_a_report_the_device_is_read(tmp_path):
     with pytest.raises((RuntimeError, NotImplementedError)):
         fit(training(), batches(20), step=away, num_batches=50, listeners=[*readers(tmp_path, every=10)[:1], end_at(11)])
+
+
+def test_no_state_outlives_the_step_that_follows_it():
+    states, alive = [], []
+
+    def listen(event):
+        if event.stage in (Stage.SETUP, Stage.AFTER_BATCH):
+            states.append(weakref.ref(event.state))
+            alive.append(sum(state() is not None for state in states))
+
+    fit(training(), batches(3), num_epochs=2, listeners=[listen])
+    assert alive == [1] * 7
