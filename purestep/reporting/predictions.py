@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from ..core.loss import lookup
-from ..data.elements import SYMBOLS
 from ..metrics.atoms import atom_mask, field
 
 
@@ -62,6 +61,8 @@ class CollectPredictions:
         Raises:
             KeyError: If nothing of that name was collected for atoms.
         """
+        from ..data.elements import SYMBOLS  # loads the readers of data, which the loop does without
+
         if name not in self._elements:
             raise KeyError(f"no values of atoms were collected for {name!r} (collected: {', '.join(self._elements) or 'nothing'})")
         true, predicted = self.panels()[name]
