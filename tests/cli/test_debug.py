@@ -92,7 +92,7 @@ def test_compile_counts_one_graph_for_one_batch():
     write(**SMALL)
     done = debug("compile", "spec.json", "--batches", 1, "--backend", "eager")
     assert done.stdout.startswith("graph 1  batch 0: first call\n")
-    assert done.stdout.endswith("1 graph for 1 batches\n")
+    assert done.stdout.endswith("1 graph for 1 batch\n")
 
 
 def test_compile_imports_nothing_that_is_not_trusted():

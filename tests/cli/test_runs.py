@@ -54,8 +54,9 @@ def test_list_finds_runs_inside_of_directories(two_runs):
 
 
 def test_list_as_json_has_the_numbers_of_the_log(two_runs):
-    document = json.loads(purestep("runs", "list", "runs/slow", "runs", "--json").stdout)
+    document = json.loads(purestep("runs", "list", "./runs/slow", "runs", "--json").stdout)
     slow, fast = document["runs"]  # each once, though named twice
+    assert [slow["run_dir"], fast["run_dir"]] == ["runs/slow", "runs/sweep/fast"]
     lines = [json.loads(line) for line in Path("runs/slow/metrics.jsonl").read_text().splitlines()]
     assert (slow["step"], slow["batch"], slow["epoch"]) == (10, 10, 2)
     assert slow["validated"] == lines[-1]["validation/loss/total"] == slow["best"]

@@ -1,6 +1,7 @@
 """The command `purestep ckpt show`: what one checkpoint holds."""
 
 import json
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,6 +11,8 @@ from .places import STEP, choose, metrics_of
 
 if TYPE_CHECKING:
     from ...checkpoint import Checkpoint
+
+_WIDTH = 110
 
 
 @click.command(
@@ -67,6 +70,10 @@ def _lines(checkpoint: "Checkpoint", depth: int) -> list[str]:
         "extra": json.dumps(manifest.extra, ensure_ascii=False) if manifest.extra else "",
         "files": ", ".join(f"{file.path} ({format_bytes(file.bytes)})" for file in manifest.files),
     }
-    head = [checkpoint.path, *(f"  {name:<10}{text}" for name, text in facts.items() if text)]
+    head = [checkpoint.path, *(_wrapped(name, text) for name, text in facts.items() if text)]
     title = f"{manifest.state_schema.name.rpartition('.')[2]}  {len(manifest.leaves)} leaves, {format_bytes(total_bytes(manifest))}"
     return [*head, "", title, *outline(manifest.leaves, depth)]
+
+
+def _wrapped(name: str, text: str) -> str:
+    return textwrap.fill(f"  {name:<10}{text}", _WIDTH, subsequent_indent=" " * 12, break_long_words=False, break_on_hyphens=False)

@@ -76,4 +76,4 @@ def _lines(graphs: list[dict[str, Any]], count: int, settings: "CompileSettings"
         )
         lines += [f"         reads {read}" for read in graph["host_reads"]]
     many = "" if len(graphs) == 1 else "; batches of few sizes need few graphs, and on_recompile says what a run does about another one"
-    return [*lines, f"{len(graphs)} graph{'' if len(graphs) == 1 else 's'} for {count} batches{many}"]
+    return [*lines, f"{len(graphs)} graph{'' if len(graphs) == 1 else 's'} for {count} batch{'' if count == 1 else 'es'}{many}"]

@@ -22,7 +22,7 @@ def find_runs(paths: Sequence[str]) -> list[str]:
     for path in paths:
         if not os.path.isdir(path):
             raise Refusal(f"{path} is no directory", ExitCode.PATH)
-    return list(dict.fromkeys(found for path in paths for found in _runs_in(os.path.normpath(path), _DEPTH)))
+    return list(dict.fromkeys(os.path.normpath(found) for path in paths for found in _runs_in(path, _DEPTH)))
 
 
 def _runs_in(path: str, depth: int) -> Iterator[str]:
