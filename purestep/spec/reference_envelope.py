@@ -168,7 +168,7 @@ def _ignored(document: dict[str, Any], notes: Notes) -> None:
                 notes.lines.append(f"{name}.{key}: left out, it says what is done anyway")
             elif key in section and key not in ("model",):
                 notes.problems.append(Problem("PS111", f"/{name}/{key}", parts.NO_COUNTERPART))
-    if document.get("source") == {}:
+    if notes.lines and document.get("source") == {}:
         del document["source"]
     models = _section(document, "strategy").get("model_specs")
     source: Callable[[str], Any] = _section(document, "source").get

@@ -102,7 +102,9 @@ class _Ladder:
         if not moved and applied < 2:
             return f"{words}; the chain holds updates back ({applied} of {steps} applied), which accumulation and gates may do"
         if not moved:
-            raise _Failure(f"{words}; no parameter moved in {applied} updates: is the learning rate 0, or does the loss reach none of them?")
+            raise _Failure(
+                f"{words}; no parameter moved in {applied} updates: is the learning rate 0, or does the loss reach none of them?"
+            )
         still = [name for name in names if name not in moved]
         note = f"; {len(still)} did not, among them {still[0]}" if still else ""
         return f"{words}; {len(moved)} of {len(names)} parameters moved in {applied} update{'s' if applied > 1 else ''}{note}"

@@ -89,6 +89,34 @@ CASES = [
     ({"runtime/precision": "fp16"}, "PS108", "/runtime/precision", "dynamic_loss_scale"),
     ({"strategy/model_specs/other": {"cls_path": "a.B"}}, "PS108", "/strategy/model_specs", "several models"),
     ({"strategy/loss/0/weight": 0, "strategy/loss/1/weight": 0}, "PS108", "/strategy/loss", "weights"),
+    # selections, targets, first weights
+    (
+        {UPDATE: {"kind": "partition", "transforms": {"a": ADAMW}, "param_labels": [["*", "b"]]}},
+        "PS105",
+        "/strategy/update/2",
+        "no transform 'b'",
+    ),
+    ({UPDATE: {"kind": "partition", "transforms": {"a": ADAMW}, "param_labels": []}}, "PS105", "/strategy/update/2", "at least one pair"),
+    (
+        {UPDATE: {"kind": "partition", "transforms": {"a": ADAMW, "b": ADAMW}, "param_labels": [["*", "a"]]}},
+        *("PS105", "/strategy/update/2", "no pattern has the label 'b'"),
+    ),
+    (
+        {UPDATE: {"kind": "partition", "transforms": {"a": {"kind": "adamv"}}, "param_labels": [["*", "a"]]}},
+        *("PS102", "/strategy/update/2/transforms/a/kind", "did you mean 'adam'"),
+    ),
+    ({UPDATE: {"kind": "masked", "inner": {**ADAMW, "b1": "x"}, "mask": "*"}}, "PS104", "/strategy/update/2/inner/b1", "expected a number"),
+    ({UPDATE: {"kind": "masked", "inner": ADAMW}}, "PS103", "/strategy/update/2", "'mask' is missing"),
+    ({UPDATE: {"kind": "chain", "parts": ADAMW}}, "PS104", "/strategy/update/2/parts", "expected a list"),
+    ({HOOK: {"cls_path": "hooks"}}, "PS105", "/strategy/hooks/0/cls_path", "dotted path"),
+    ({f"{LOSS}": {"cls_path": "a.B", "weight": "1"}}, "PS104", "/strategy/loss/0/weight", "without quotes"),
+    ({UPDATE: {"cls_path": 3}}, "PS104", "/strategy/update/2/cls_path", "expected text"),
+    ({"workflow": "finetune"}, "PS108", "/source", "finetune"),
+    ({"source": {"checkpoint_path": "a"}}, "PS108", "/source", "finetune"),
+    ({"workflow": "finetune", "source": {}}, "PS103", "/source", "'checkpoint_path' is missing"),
+    ({"workflow": "finetune", "source": {"checkpoint_path": "a", "stp": 3}}, "PS101", "/source/stp", "did you mean 'step'"),
+    ({"workflow": "finetune", "source": {"checkpoint_path": "a", "step": -3}}, "PS105", "/source/step", "at least 0"),
+    ({"strategy/frozen": "embed*"}, "PS104", "/strategy/frozen", "expected a list"),
     # versions, and what JSON cannot say
     ({"spec_version": 2}, "PS109", "/spec_version", "reads version 1, got 2"),
     ({"spec_version": "1"}, "PS109", "/spec_version", 'got "1"'),
@@ -113,6 +141,10 @@ TEXTS = [
     ('{"name": -Infinity}', "PS107", 1, 10, "-Infinity"),
     ('{"name": 1e999}', "PS107", 1, 10, "1e999"),
 ]
+
+
+def test_there_are_at_least_sixty_cases():
+    assert len(CASES) >= 60
 
 
 @pytest.mark.parametrize(("changes", "code", "pointer", "message"), CASES, ids=lambda value: value if isinstance(value, str) else "")

@@ -32,7 +32,7 @@ def test_the_commands_of_the_page_run_from_top_to_bottom(tmp_path, monkeypatch):
     finally:  # what a run sets for its own process, which here is that of the tests
         torch.use_deterministic_algorithms(False)
     assert codes == [0] * len(lines)
-    assert len(lines) == 5
+    assert len(lines) == 7
 
 
 def test_the_page_has_every_exit_code():
