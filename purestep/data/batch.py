@@ -37,6 +37,7 @@ class AtomicBatch:
         stress: `(B, 3, 3)`, eV/Angstrom^3, tension positive; NaN where unknown.
         per_atom: Other values by name, `(N, ...)` each; they are read by name like the fields.
         per_graph: Other values by name, `(B, ...)` each.
+        per_edge: Other values by name, `(E, ...)` each; only where the frames brought their own edges along.
     """
 
     positions: Tensor
@@ -55,6 +56,7 @@ class AtomicBatch:
     stress: Tensor | None = None
     per_atom: dict[str, Tensor] | None = None
     per_graph: dict[str, Tensor] | None = None
+    per_edge: dict[str, Tensor] | None = None
 
     @property
     def num_graphs(self) -> int:
@@ -75,7 +77,7 @@ class AtomicBatch:
         """
         if key in _FIELDS and (value := getattr(self, key)) is not None:
             return value
-        for others in (self.per_atom, self.per_graph):
+        for others in (self.per_atom, self.per_graph, self.per_edge):
             if others is not None and key in others:
                 return others[key]
         raise KeyError(f"this batch has no {key!r}; it carries {', '.join(self.keys())}")
@@ -85,7 +87,8 @@ class AtomicBatch:
 
     def keys(self) -> list[str]:
         """Names of the fields that are present, and of the other values."""
-        return [*(name for name in _FIELDS if getattr(self, name) is not None), *(self.per_atom or ()), *(self.per_graph or ())]
+        others = [key for name in _OTHERS for key in getattr(self, name) or ()]
+        return [*(name for name in _FIELDS if getattr(self, name) is not None), *others]
 
     def to(self, device: torch.device | str | None) -> Self:
         """The same batch on another device."""
@@ -121,6 +124,8 @@ class AtomicBatch:
             inside = (self.edge_index[0] >= atoms.start) & (self.edge_index[0] < atoms.stop)
             changes |= {name: getattr(self, name)[inside] for name in ("edge_shift", "edge_mask") if name in self}
             changes["edge_index"] = self.edge_index[:, inside] - atoms.start
+            if self.per_edge is not None:
+                changes["per_edge"] = {key: value[inside] for key, value in self.per_edge.items()}
         return self.replace(**changes, batch=self.batch[atoms] - first, ptr=self.ptr[first : end + 1] - atoms.start)
 
     def __repr__(self) -> str:
@@ -130,7 +135,7 @@ class AtomicBatch:
 
 _PER_ATOM = ("positions", "numbers", "atom_mask", "forces")
 _PER_GRAPH = ("graph_mask", "cell", "pbc", "energy", "stress")
-_OTHERS = ("per_atom", "per_graph")
+_OTHERS = ("per_atom", "per_graph", "per_edge")
 _FIELDS = tuple(field.name for field in dataclasses.fields(AtomicBatch) if field.name not in _OTHERS)
 
 

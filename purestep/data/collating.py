@@ -93,7 +93,7 @@ def _join(frames: Sequence[Frame], counts: np.ndarray, pad_to: Padding | None, t
     if "energy" in template:
         fields["energy"] = fields["energy"][:, None]
     tensors: dict[str, Any] = {key: torch.from_numpy(value) for key, value in fields.items()}
-    for level, count in (("per_atom", size.atoms), ("per_graph", size.graphs)):
+    for level, count in (("per_atom", size.atoms), ("per_graph", size.graphs), ("per_edge", size.edges)):
         tensors[level] = _others(frames, template, level, count)
     return AtomicBatch(**tensors)
 
@@ -103,7 +103,7 @@ def _others(frames: Sequence[Frame], template: Frame, level: str, rows: int) -> 
     prefix = level + "/"
     found = {}
     for name in [key for key in template if key.startswith(prefix)]:
-        like, *whole = [{name: frame[name] if level == "per_atom" else frame[name][None]} for frame in (template, *frames)]
+        like, *whole = [{name: frame[name][None] if level == "per_graph" else frame[name]} for frame in (template, *frames)]
         found[name.removeprefix(prefix)] = torch.from_numpy(_rows(whole, like, name, rows))
     return found or None
 

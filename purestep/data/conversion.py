@@ -19,9 +19,9 @@ from .survey import Survey, Suspicion
 from .units import Units, factors
 from .writing import References, append_segments, write_segments
 
-_ATOMS_IN_MEMORY = 1 << 20
+_ROWS_IN_MEMORY = 1 << 20
 _SHOWN = 10
-_STRUCTURE = ("numbers", "positions", "cell", "pbc", "group", "split")
+_STRUCTURE = ("numbers", "positions", "cell", "pbc", "edge_index", "edge_shift", "group", "split")
 
 
 class BadFrame(NamedTuple):
@@ -74,7 +74,7 @@ def convert(
     path: str | os.PathLike,
     *,
     keys: Mapping[str, str] | None = None,
-    levels: Mapping[str, Literal["atom", "frame"]] | None = None,
+    levels: Mapping[str, Literal["atom", "frame", "edge"]] | None = None,
     units: Units | None = None,
     split: HashSplit | None = None,
     reference_energies: References = "fit",
@@ -85,16 +85,17 @@ def convert(
 
     Stress may be a matrix or six components in ASE's order (xx, yy, zz, yz, xz, xy); a `virial` becomes stress `-virial / volume`, a
     `gradient` becomes forces of the other sign. A frame is left out, or refused, if it has no atoms, unknown elements, values that
-    are not finite, arrays of wrong shape, a periodic cell without a volume, or one atom twice. Equal and odd frames are kept and
-    reported. Memory holds a million atoms at a time, and a few numbers of each frame.
+    are not finite, arrays of wrong shape, a periodic cell without a volume, one atom twice, or edges to atoms it does not have. Equal and
+    odd frames are kept and reported. Memory holds a million atoms and edges at a time, and a few numbers of each frame.
 
     Args:
         source: What `sources.records` reads: a path or list of paths (extended XYZ, ASE database, trajectory, npz, HDF5, a store), an
             iterable of dicts, `Atoms` objects, a Hugging Face data set.
         path: Directory to make; must not exist.
         keys: Names in the source by ours, where they differ: `{"energy": "REF_energy"}`. Ours are numbers, positions, cell, pbc, energy,
-            forces or gradient, stress or virial, group, split, and those in `levels`. A frame without the named key lacks the label.
-        levels: Other arrays to keep, by our name: whether they have rows "atom" by atom or one a "frame".
+            forces or gradient, stress or virial, edge_index, edge_shift, group, split, and those in `levels`. A frame without the named key
+            lacks the label.
+        levels: Other arrays to keep, by our name: whether they have rows "atom" by atom, "edge" by edge, or one a "frame".
         units: What the numbers mean; by default eV, Angstrom, and stress positive under tension.
         split: Draws the parts; None keeps those that the source names under `split`.
         reference_energies: "fit" fits the elements' energies to the training part; or eV by atomic number; or None.
@@ -123,7 +124,7 @@ def append_converted(
     path: str | os.PathLike,
     *,
     keys: Mapping[str, str] | None = None,
-    levels: Mapping[str, Literal["atom", "frame"]] | None = None,
+    levels: Mapping[str, Literal["atom", "frame", "edge"]] | None = None,
     units: Units | None = None,
     split: HashSplit | None = None,
     on_bad: Literal["strict", "skip"] = "strict",
@@ -168,16 +169,16 @@ class _Run:
     def blocks(self, source: Iterator[Record]) -> Iterator[dict[str, np.ndarray]]:
         """Flat arrays of good frames, a bounded number of atoms at a time."""
         held: list[dict[str, Any]] = []
-        atoms = 0
+        rows = 0
         for record in source:
             frame = self.frame(record)
             if frame is None:
                 continue
             held.append(frame)
-            atoms += len(frame["numbers"])
-            if atoms >= _ATOMS_IN_MEMORY:
+            rows += len(frame["numbers"]) + (frame["edge_index"].shape[1] if "edge_index" in frame else 0)
+            if rows >= _ROWS_IN_MEMORY:
                 yield arrays_from_frames(held, self.levels)
-                held, atoms = [], 0
+                held, rows = [], 0
         if held:
             yield arrays_from_frames(held, self.levels)
         elif not self.parts:

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import DataError
-from .layout import LEVELS, missing_values
+from .edges import fault_of_edges
+from .layout import LEVELS, missing_values, pointers_of, rows_of
 
 VOIGT = ((0, 5, 4), (5, 1, 3), (4, 3, 2))  # where xx, xy, ... stand in ASE's order xx, yy, zz, yz, xz, xy
 
@@ -20,24 +21,35 @@ def arrays_from_frames(frames: Iterable[Mapping[str, Any]], levels: Mapping[str,
     """Flat arrays, as `write_store` takes them, from frames. What some frames lack is NaN there; no cell is a cell of zeros.
 
     Args:
-        levels: "atom" or "frame" for other arrays than the known ones.
+        levels: "atom", "frame" or "edge" for other arrays than the known ones.
 
     Raises:
-        DataError: If there is no frame, or nothing can stand for what a frame lacks.
+        DataError: If there is no frame, nothing can stand for what a frame lacks, or a frame's edges are not right.
     """
     frames = list(frames)
     if not frames:
         raise DataError("there are no frames to write")
     levels = {**LEVELS, **(levels or {})}
-    counts = [len(frame["numbers"]) for frame in frames]
-    arrays = {"ptr": np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)}
-    for key in dict.fromkeys(key for frame in frames for key in frame):
-        per_atom = levels.get(key) == "atom"
-        like = np.asarray(next(frame[key] for frame in frames if key in frame))
-        shape = like.shape[1:] if per_atom else like.shape
+    with_edges = any("edge_index" in frame for frame in frames)
+    for number, frame in enumerate(frames):
+        lacking = "has no edge_index, which other frames have" if with_edges and "edge_index" not in frame else None
+        if fault := fault_of_edges(frame, levels) or lacking:
+            raise DataError(f"frame {number}: {fault}")
+    keys = list(dict.fromkeys(key for frame in frames for key in frame))
+    arrays = {}
+    for level, name in pointers_of({key: levels[key] for key in keys if key in levels}).items():
+        arrays[name] = np.concatenate([[0], np.cumsum([rows_of(frame, level) for frame in frames])]).astype(np.int64)
+    for key in keys:
+        level = levels.get(key, "frame")
+        like = _rows(key, next(frame[key] for frame in frames if key in frame))
+        shape = like.shape if level == "frame" else like.shape[1:]
         rows = [
-            np.asarray(frame[key]) if key in frame else missing_values(key, ((count, *shape) if per_atom else shape), like.dtype)
-            for frame, count in zip(frames, counts, strict=True)
+            _rows(key, frame[key]) if key in frame else missing_values(key, (*rows_of(frame, level), *shape), like.dtype)
+            for frame in frames
         ]
-        arrays[key] = np.concatenate(rows) if per_atom else np.stack(rows)
+        arrays[key] = np.stack(rows) if level == "frame" else np.concatenate(rows)
     return arrays
+
+
+def _rows(key: str, value: Any) -> np.ndarray:
+    return np.asarray(value).T.astype(np.int64) if key == "edge_index" else np.asarray(value)

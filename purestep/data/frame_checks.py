@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from .edges import fault_of_edges
 from .elements import SYMBOLS, atomic_numbers
 from .flat_arrays import matrix_from_voigt
 from .layout import LEVELS, SPLITS
@@ -31,7 +32,7 @@ def frame_of(
         values: In the names and units of the source.
         keys: Names in the source by ours, where they differ.
         factors: What to multiply by, by key.
-        levels: "atom" or "frame" for arrays of the user.
+        levels: "atom", "frame" or "edge" for arrays of the user.
 
     Raises:
         BadFrameError: With the reason.
@@ -70,7 +71,7 @@ def _array(key: str, value: Any) -> np.ndarray:
         return array
     if array.dtype.kind not in "fiub":
         raise BadFrameError(f"{key} holds {array.dtype}, not numbers")
-    return array.astype(np.float64) if array.dtype.kind == "f" or (key in LEVELS and key != "pbc") else array
+    return array.astype(np.float64) if array.dtype.kind == "f" or (key in LEVELS and key not in ("pbc", "edge_index")) else array
 
 
 def _numbers(given: np.ndarray) -> np.ndarray:
@@ -142,6 +143,8 @@ def _check_shapes(frame: Mapping[str, np.ndarray], levels: Mapping[str, str]) ->
     for key in levels:
         if key in frame and levels[key] == "atom" and frame[key].shape[:1] != (count,):
             raise BadFrameError(f"{key} has the shape {frame[key].shape}, expected {count} rows, one per atom")
+    if fault := fault_of_edges(frame, {**LEVELS, **levels}):
+        raise BadFrameError(fault)
 
 
 def _check_values(frame: Mapping[str, np.ndarray]) -> None:

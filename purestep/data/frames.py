@@ -1,7 +1,7 @@
 """Frames: single structures as mappings of NumPy arrays, and their preparation for training.
 
-A frame has the names of a store (`numbers`, `positions`, `energy`, ...); a prepared one also has its neighbour list. Frames become
-batches in `collating.py`.
+A frame has the names of a store (`numbers`, `positions`, `energy`, ...); a prepared one also has its neighbour list, or the edges it
+brought along. Frames become batches in `collating.py`.
 """
 
 import functools
@@ -11,11 +11,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..errors import DataError
+from .edges import fault_of_edges
 from .layout import LEVELS
 from .neighbours import neighbour_list
 from .references import sum_of_references
 
 Frame = Mapping[str, np.ndarray]
+
+_PREPARED_AS = {"atom": "per_atom", "frame": "per_graph", "edge": "per_edge"}
 
 
 class Frames(Protocol):
@@ -38,7 +42,7 @@ class PreparedFrames:
     Args:
         dataset: Frames as they are stored, total energies in float64. If it says what `levels` its arrays have, as a store does, arrays
             of the user go into the batches too.
-        cutoff: Reach of the neighbour list, Angstrom.
+        cutoff: Reach of the neighbour list, Angstrom; without effect on frames that have an `edge_index` of their own.
         dtype: `numpy.float32` or `numpy.float64`.
         reference_energies: eV by atomic number; None subtracts nothing.
         most_kept: The most prepared frames to keep; None keeps all.
@@ -97,14 +101,17 @@ def prepare(
 ) -> Frame:
     """One frame with `edge_index` and `edge_shift`, floats in `dtype`, and the energy above its references.
 
+    A frame that has an `edge_index` of its own, `(2, E)`, keeps these edges in their order, whatever their length, with its `edge_shift`
+    `(E, 3)` or shifts of zero: then no neighbour list is made.
+
     Args:
-        levels: "atom" or "frame" for arrays of the user, which are then kept as `per_atom/<name>` or `per_graph/<name>`.
+        levels: "atom", "frame" or "edge" for arrays of the user, which are then kept as `per_atom/<name>`, `per_graph/<name>` or
+            `per_edge/<name>`. Arrays per edge need edges of the frame's own.
 
     Raises:
-        DataError: If an element has no reference energy.
+        DataError: If an element has no reference energy, or the frame's own edges are not right.
     """
-    positions = np.asarray(frame["positions"], dtype=np.float64)
-    edge_index, edge_shift = neighbour_list(positions, cutoff, frame.get("cell"), frame.get("pbc"))
+    edge_index, edge_shift = _edges(frame, cutoff, levels or {})
     out = {"numbers": frame["numbers"].astype(np.int64), "edge_index": edge_index, "edge_shift": edge_shift.astype(dtype)}
     for key in ("positions", "cell", "forces", "stress"):
         if key in frame:
@@ -116,6 +123,16 @@ def prepare(
         out["energy"] = np.asarray(np.float64(frame["energy"]) - reference).astype(dtype)
     for key in [key for key in levels or () if key in frame and key not in LEVELS]:
         value = np.asarray(frame[key])
-        name = f"per_atom/{key}" if levels[key] == "atom" else f"per_graph/{key}"  # type: ignore[index]
+        name = f"{_PREPARED_AS[levels[key]]}/{key}"  # type: ignore[index]
         out[name] = value.astype(dtype) if value.dtype.kind == "f" else value
     return out
+
+
+def _edges(frame: Frame, cutoff: float, levels: Mapping[str, str]) -> tuple[np.ndarray, np.ndarray]:
+    """The frame's own edges and their shifts, or its neighbour list."""
+    if fault := fault_of_edges(frame, {**LEVELS, **levels}):
+        raise DataError(f"a frame that is to be prepared: {fault}")
+    if "edge_index" not in frame:
+        return neighbour_list(np.asarray(frame["positions"], dtype=np.float64), cutoff, frame.get("cell"), frame.get("pbc"))
+    edge_index = np.asarray(frame["edge_index"]).astype(np.int64)
+    return edge_index, np.asarray(frame.get("edge_shift", np.zeros((edge_index.shape[1], 3))))

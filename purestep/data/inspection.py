@@ -86,7 +86,7 @@ def inspect(path: str | os.PathLike) -> Inspection:
     split = store.column("split") if "split" in store.levels else np.empty(0)
     references = store.attributes.get("reference_energies", {})
     distributions = {
-        "atoms of a frame": (np.diff(store.ptr).astype(np.float64), ""),
+        **{f"{level}s of a frame": (np.diff(ptr).astype(np.float64), "") for level, ptr in store.pointers.items()},
         "energy per atom above references": (survey.energies_per_atom(), "eV"),
         "size of a force": (_sizes_of_forces(store), "eV/Angstrom"),
         "pressure": (_pressures(store), "eV/Angstrom^3"),
@@ -97,7 +97,9 @@ def inspect(path: str | os.PathLike) -> Inspection:
         num_atoms=int(store.ptr[-1]),
         fingerprint=store.fingerprint,
         parts={name: int((split == part).sum()) for part, name in enumerate(SPLITS)} if len(split) else {},
-        coverage={key: int(labelled(store.ptr, store.column(key), level).sum()) for key, level in store.levels.items()},
+        coverage={
+            key: int(labelled(store.pointers.get(level, store.ptr), store.column(key), level).sum()) for key, level in store.levels.items()
+        },
         units={key: unit for key, unit in UNITS.items() if key in store.levels},
         elements={SYMBOLS[number]: int((numbers == number).sum()) for number in np.unique(numbers)},
         reference_energies={SYMBOLS[int(number)]: energy for number, energy in references.items()},

@@ -10,20 +10,27 @@ from typing import Any
 import numpy as np
 
 from ..errors import DataError
+from .edges import check_edge_ptr, check_flat_edges
 
 FORMAT = "purestep atomic frames"
 SPLITS = ("train", "validation", "test")
 LEVELS = {
     **dict.fromkeys(("numbers", "positions", "forces"), "atom"),
     **dict.fromkeys(("energy", "cell", "pbc", "stress", "group", "split"), "frame"),
+    **dict.fromkeys(("edge_index", "edge_shift"), "edge"),
 }
 UNITS = {"positions": "Angstrom", "cell": "Angstrom", "energy": "eV", "forces": "eV/Angstrom", "stress": "eV/Angstrom^3"}
-ROWS = {"positions": (3,), "forces": (3,), "cell": (3, 3), "pbc": (3,), "stress": (3, 3)}
+ROWS = {"positions": (3,), "forces": (3,), "cell": (3, 3), "pbc": (3,), "stress": (3, 3), "edge_index": (2,), "edge_shift": (3,)}
 
 
 def levels_of(arrays: Mapping[str, np.ndarray], levels: Mapping[str, str] | None = None) -> dict[str, str]:
     """Levels of the known arrays among the given ones, and those that the caller states."""
     return {**{key: level for key, level in LEVELS.items() if key in arrays}, **(levels or {})}
+
+
+def pointers_of(levels: Mapping[str, str]) -> dict[str, str]:
+    """Names of the arrays that say where each frame's rows begin, by level; that of edges only where there are any."""
+    return {"atom": "ptr", "edge": "edge_ptr"} if "edge" in levels.values() else {"atom": "ptr"}
 
 
 def check_arrays(arrays: Mapping[str, np.ndarray], levels: Mapping[str, str]) -> None:
@@ -32,20 +39,30 @@ def check_arrays(arrays: Mapping[str, np.ndarray], levels: Mapping[str, str]) ->
     Raises:
         DataError: With the array, what was wrong and what was expected.
     """
-    if missing := [key for key in ("ptr", "numbers", "positions") if key not in arrays]:
+    pointers = pointers_of(levels)
+    needed = ("ptr", "numbers", "positions", *(("edge_ptr", "edge_index") if "edge" in pointers else ()))
+    if missing := [key for key in needed if key not in arrays]:
         raise DataError(f"a store needs the arrays {', '.join(missing)}; given: {', '.join(sorted(arrays))}")
-    if unknown := sorted(arrays.keys() - levels.keys() - {"ptr"}):
-        raise DataError(f"say whether the arrays {', '.join(unknown)} have rows per atom or per frame: levels={{{unknown[0]!r}: 'frame'}}")
+    if unknown := sorted(arrays.keys() - levels.keys() - set(pointers.values())):
+        raise DataError(
+            f"say whether the arrays {', '.join(unknown)} have rows per atom, per frame or per edge: levels={{{unknown[0]!r}: 'frame'}}"
+        )
     ptr = arrays["ptr"]
     if ptr.ndim != 1 or len(ptr) < 2 or ptr[0] != 0 or (np.diff(ptr) < 1).any():
         raise DataError("ptr must start at 0 and ascend, one atom or more in each frame")
-    sizes = {"atom": int(ptr[-1]), "frame": len(ptr) - 1}
+    sizes = {"frame": len(ptr) - 1, "atom": int(ptr[-1])}
+    if "edge" in pointers:
+        check_edge_ptr(arrays["edge_ptr"], sizes["frame"])
+        sizes["edge"] = int(arrays["edge_ptr"][-1])
+    counts = " and ".join(f"{size} {level}s" for level, size in sizes.items())
     for key, level in levels.items():
         if level not in sizes:
-            raise DataError(f"{key}: level must be 'atom' or 'frame', got {level!r}")
+            raise DataError(f"{key}: level must be 'atom', 'frame' or 'edge', got {level!r}")
         expected = (sizes[level], *ROWS.get(key, () if key in LEVELS else arrays[key].shape[1:]))
         if arrays[key].shape != expected:
-            raise DataError(f"{key}: shape {arrays[key].shape}, expected {expected} for {sizes['frame']} frames and {sizes['atom']} atoms")
+            raise DataError(f"{key}: shape {arrays[key].shape}, expected {expected} for {counts}")
+    if "edge" in pointers:
+        check_flat_edges(arrays)
     if not np.isfinite(arrays["positions"]).all():
         frames = np.searchsorted(ptr, np.flatnonzero(~np.isfinite(arrays["positions"]).all(axis=1)), side="right") - 1
         raise DataError(f"positions: not finite in the frames {sorted(set(frames.tolist()))[:10]}")
@@ -69,14 +86,17 @@ def joined_fingerprint(parts: Iterable[str]) -> str:
 
 def summary(arrays: Mapping[str, np.ndarray], levels: Mapping[str, str]) -> dict[str, Any]:
     """Counts of one part of a store, as JSON values: frames, atoms, elements, labelled frames by key, sums of the energies."""
-    ptr = arrays["ptr"]
+    ptr, pointers = arrays["ptr"], pointers_of(levels)
     out: dict[str, Any] = {
         "num_frames": len(ptr) - 1,
         "num_atoms": int(ptr[-1]),
+        **({"num_edges": int(arrays["edge_ptr"][-1])} if "edge" in pointers else {}),
         "levels": dict(levels),
         "elements": [int(number) for number in np.unique(arrays["numbers"])],
-        "labelled_frames": {key: int(labelled(ptr, arrays[key], level).sum()) for key, level in levels.items()},
-        "fingerprint": fingerprint({key: arrays[key] for key in ("ptr", *levels)}),
+        "labelled_frames": {
+            key: int(labelled(arrays[pointers.get(level, "ptr")], arrays[key], level).sum()) for key, level in levels.items()
+        },
+        "fingerprint": fingerprint({key: arrays[key] for key in (*pointers.values(), *levels)}),
     }
     if "energy" in levels:
         per_atom = (arrays["energy"] / np.diff(ptr))[np.isfinite(arrays["energy"])].astype(np.float64)
@@ -86,25 +106,36 @@ def summary(arrays: Mapping[str, np.ndarray], levels: Mapping[str, str]) -> dict
 
 
 def labelled(ptr: np.ndarray, values: np.ndarray, level: str) -> np.ndarray:
-    """Frames whose values are all known, `(F,)`, bool: NaN stands for what is not."""
+    """Frames whose values are all known, `(F,)`, bool: NaN stands for what is not. `ptr` is that of the level."""
     if values.dtype.kind != "f":
         return np.ones(len(ptr) - 1, dtype=bool)
     known = np.isfinite(values.reshape(len(values), -1)).all(axis=1)
-    return known if level == "frame" else np.logical_and.reduceat(known, ptr[:-1])
+    if level == "frame":
+        return known
+    unknown_before = np.concatenate([[0], np.cumsum(~known)])  # unlike `reduceat` it knows frames without rows
+    return unknown_before[ptr[1:]] == unknown_before[ptr[:-1]]
 
 
 def rows_of(frame: Mapping[str, Any], level: str) -> tuple[int, ...]:
-    """First axis of an array of one frame: its atoms, or none for what is the frame's own."""
+    """First axis of an array of one frame: its atoms, its own edges, or none for what has one value a frame.
+
+    Raises:
+        DataError: If the frame has no edges of its own.
+    """
+    if level == "edge":
+        if "edge_index" not in frame:
+            raise DataError("a frame has no edge_index, where others have arrays per edge; give edges to all")
+        return (np.shape(frame["edge_index"])[1],)
     return (len(frame["numbers"]),) if level == "atom" else ()
 
 
 def missing_values(key: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """What stands where a part of a store has no such array: NaN, no cell, no periodic direction.
+    """What stands where a part of a store has no such array: NaN, no cell, no periodic direction, no shift.
 
     Raises:
         DataError: If nothing can stand for a missing value.
     """
-    if key in ("cell", "pbc"):
+    if key in ("cell", "pbc", "edge_shift"):
         return np.zeros(shape, dtype=dtype)
     if dtype.kind != "f":
         raise DataError(f"{key}: some frames have it and some do not, but {dtype} has no value for what is missing; give it to all")

@@ -21,7 +21,7 @@ def with_neighbours(batch: AtomicBatch, cutoff: float, capacity: int) -> AtomicB
     Padding edges join two padding atoms, or the last atom with itself where there are none, and are masked.
 
     Args:
-        batch: Its old edges, if any, are replaced.
+        batch: Its old edges, if any, are replaced; arrays per edge, which belong to those, are left out.
         cutoff: Largest distance, exclusive, Angstrom.
         capacity: Number of edges of the result.
 
@@ -34,7 +34,7 @@ def with_neighbours(batch: AtomicBatch, cutoff: float, capacity: int) -> AtomicB
     edge_index, edge_shift, edge_mask = padded_neighbour_list(
         batch.positions.detach(), batch.ptr, mask, cell.detach(), periodic, float(cutoff), capacity
     )
-    return batch.replace(edge_index=edge_index, edge_shift=edge_shift.to(batch.positions.dtype), edge_mask=edge_mask)
+    return batch.replace(edge_index=edge_index, edge_shift=edge_shift.to(batch.positions.dtype), edge_mask=edge_mask, per_edge=None)
 
 
 @torch.library.custom_op("purestep::padded_neighbour_list", mutates_args=())

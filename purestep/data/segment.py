@@ -1,6 +1,7 @@
 """One committed part of a store: a zarr group of flat arrays, read frame by frame through a small cache of chunks.
 
-Rows of all frames follow each other; `ptr` says where each frame's atoms begin. What a store is made of is in `store.py`.
+Rows of all frames follow each other; `ptr` says where each frame's atoms begin, `edge_ptr` where its edges do. What a store is
+made of is in `store.py`.
 """
 
 import functools
@@ -10,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from .layout import pointers_of
+
 _KEPT_CHUNKS = 256
 
 
@@ -17,23 +20,31 @@ class Segment:
     """Frames of one zarr group.
 
     Args:
-        group: A zarr v3 group with `ptr` and an array for each key.
-        levels: "atom" or "frame" by key.
+        group: A zarr v3 group with `ptr`, `edge_ptr` if there are edges, and an array for each key.
+        levels: "atom", "frame" or "edge" by key.
     """
 
     def __init__(self, group: Any, levels: Mapping[str, str]):
         self.levels = dict(levels)
-        self.ptr: np.ndarray = group["ptr"][:]
+        self.pointers: dict[str, np.ndarray] = {level: group[name][:] for level, name in pointers_of(levels).items()}
+        self.ptr = self.pointers["atom"]
         self.arrays: dict[str, Any] = {key: group[key] for key in levels}
-        self._plan = [(key, level == "atom", _Rows(self.arrays[key])) for key, level in self.levels.items()]
+        rows = {key: _Rows(array) for key, array in self.arrays.items()}
+        self._plan = [(key, self.levels[key] == "atom", found) for key, found in rows.items() if self.levels[key] != "edge"]
+        self._edge_plan = [(key, found) for key, found in rows.items() if self.levels[key] == "edge"]
 
     def __len__(self) -> int:
         return len(self.ptr) - 1
 
     def frame(self, index: int) -> dict[str, np.ndarray]:
-        """One frame: arrays by key, one row per atom, or the frame's own row."""
+        """One frame: arrays by key, one row per atom or edge, or the frame's own row; `edge_index` is `(2, E)`."""
         first, end = int(self.ptr[index]), int(self.ptr[index + 1])
-        return {key: rows.between(first, end) if per_atom else rows.row(index) for key, per_atom, rows in self._plan}
+        frame = {key: rows.between(first, end) if per_atom else rows.row(index) for key, per_atom, rows in self._plan}
+        if self._edge_plan:
+            first, end = self.pointers["edge"][index : index + 2].tolist()
+            frame |= {key: rows.between(first, end) for key, rows in self._edge_plan}
+            frame["edge_index"] = frame["edge_index"].T
+        return frame
 
 
 class _Rows:

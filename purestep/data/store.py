@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import DataError
-from .layout import FORMAT, SPLITS, fingerprint, joined_fingerprint, missing_values
+from .layout import FORMAT, SPLITS, fingerprint, joined_fingerprint, missing_values, pointers_of, rows_of
 from .segment import Segment
 
-VERSION = 2
+VERSION = 3
 _SHIPPED = {"g2": "g2_xtb.zarr"}
 
 
@@ -51,14 +51,14 @@ class AtomicStore:
         parts = self.attributes.get("segments", [{"path": "", "levels": self.levels}])
         self._segments = [Segment(group[part["path"]] if part["path"] else group, part["levels"]) for part in parts]
         self._starts = np.cumsum([0, *map(len, self._segments)])
-        offsets = np.cumsum([0, *(int(part.ptr[-1]) for part in self._segments)])
-        self.ptr: np.ndarray = np.concatenate([[0], *(part.ptr[1:] + at for part, at in zip(self._segments, offsets, strict=False))])
+        self.pointers = {level: _joined([part.pointers[level] for part in self._segments]) for level in pointers_of(self.levels)}
+        self.ptr = self.pointers["atom"]
 
     def __len__(self) -> int:
         return len(self.ptr) - 1
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        """Frame `index`: arrays by key, one row per atom, or the frame's own row. They are views and cannot be written."""
+        """Frame `index`: arrays by key, one row per atom or edge, or the frame's own row. They are views and cannot be written."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"frame {index} of a store with {len(self)} frames")
         index %= len(self)
@@ -68,11 +68,11 @@ class AtomicStore:
         return (
             frame
             if len(frame) == len(self.levels)
-            else {key: frame[key] if key in frame else self._absent(key, index) for key in self.levels}
+            else {key: frame[key] if key in frame else self._absent(key, frame) for key in self.levels}
         )
 
     def column(self, key: str) -> np.ndarray:
-        """One whole array of the store."""
+        """One whole array of the store, rows of all frames under each other; `edge_index` has a row an edge, `(E, 2)`."""
         if key not in self.levels:
             raise DataError(f"{self.path}: no array {key!r}; there are {', '.join(sorted(self.levels))}")
         parts = [
@@ -123,25 +123,36 @@ class AtomicStore:
             DataError: If the content has changed since it was written.
         """
         found = joined_fingerprint(
-            fingerprint({"ptr": part.ptr, **{key: array[:] for key, array in part.arrays.items()}}) for part in self._segments
+            fingerprint(
+                {
+                    **{pointers_of(part.levels)[level]: ptr for level, ptr in part.pointers.items()},
+                    **{key: array[:] for key, array in part.arrays.items()},
+                }
+            )
+            for part in self._segments
         )
         if found != self.fingerprint:
             raise DataError(f"{self.path}: content has the fingerprint {found}, the attributes say {self.fingerprint}; restore the store")
 
     def __repr__(self) -> str:
-        counts = f"{len(self)} frames, {int(self.ptr[-1])} atoms"
+        counts = ", ".join([f"{len(self)} frames", *(f"{int(ptr[-1])} {level}s" for level, ptr in self.pointers.items())])
         return f"AtomicStore({str(self.path)!r}: {counts}; {', '.join(sorted(self.levels))})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return AtomicStore, (self.path,)  # a worker opens its own
 
-    def _absent(self, key: str, index: int) -> np.ndarray:
-        rows = (int(self.ptr[index + 1] - self.ptr[index]),) if self.levels[key] == "atom" else ()
-        return self.missing(key, *rows)
+    def _absent(self, key: str, frame: dict[str, np.ndarray]) -> np.ndarray:
+        return self.missing(key, *rows_of(frame, self.levels[key]))
 
     @staticmethod
     def _extent(part: Segment) -> dict[str, tuple[int]]:
-        return {"atom": (int(part.ptr[-1]),), "frame": (len(part),)}
+        return {"frame": (len(part),), **{level: (int(ptr[-1]),) for level, ptr in part.pointers.items()}}
+
+
+def _joined(pointers: list[np.ndarray]) -> np.ndarray:
+    """Where the rows of each frame begin, of all parts."""
+    offsets = np.cumsum([0, *(int(ptr[-1]) for ptr in pointers)])
+    return np.concatenate([[0], *(ptr[1:] + at for ptr, at in zip(pointers, offsets, strict=False))])
 
 
 class Subset:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import DataError
 from .committing import alone, replace_attributes, sync, sync_directory
-from .layout import FORMAT, UNITS, check_arrays, joined_fingerprint, levels_of, summary
+from .layout import FORMAT, UNITS, check_arrays, joined_fingerprint, levels_of, missing_values, pointers_of, summary
 from .references import fit_reference_energies
 from .store import AtomicStore
 
@@ -41,8 +41,9 @@ def write_store(
         path: Directory to make; must not exist.
         arrays: `ptr` `(F + 1,)`, `numbers` `(N,)`, `positions` `(N, 3)`, and what there is of `energy` `(F,)`, `forces` `(N, 3)`,
             `cell` `(F, 3, 3)`, `pbc` `(F, 3)`, `stress` `(F, 3, 3)`, `group` `(F,)`, `split` `(F,)` (0 train, 1 validation, 2 test).
-            Other arrays are kept as they are. Missing labels are NaN.
-        levels: "atom" or "frame" for other arrays.
+            Frames may have edges of their own: `edge_ptr` `(F + 1,)`, `edge_index` `(E, 2)`, sender and receiver within the frame, and
+            `edge_shift` `(E, 3)`. Other arrays are kept as they are. Missing labels are NaN.
+        levels: "atom", "frame" or "edge" for other arrays.
         reference_energies: eV by atomic number; "fit" fits them to the training part; None keeps none.
         metadata: More attributes, JSON values.
 
@@ -73,11 +74,16 @@ def write_segments(
         raise DataError(f"{path}: already exists; stores are never overwritten")
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        parts = []
+        parts: list[dict[str, Any]] = []
+        examples: dict[str, np.ndarray] = {}
         for number, arrays in enumerate(segments):
             parts.append(_write(temporary, f"{_SEGMENTS}/{number:06d}" if number else "", arrays, levels or {}))
+            examples |= {key: arrays[key][:1].copy() for key in parts[-1]["levels"].keys() - examples.keys()}
         if not parts:
             raise DataError("there are no frames to write")
+        for key, like in examples.items():
+            if any(key not in part["levels"] for part in parts):
+                missing_values(key, like.shape, like.dtype)  # raises where nothing can stand for it in the other parts
         replace_attributes(temporary, {**metadata(), **_attributes(parts)})
         _settle_references(temporary, reference_energies)
         sync(temporary)
@@ -152,9 +158,10 @@ def _write(path: Path, name: str, arrays: Mapping[str, np.ndarray], levels: Mapp
     if name and not (path / _SEGMENTS / "zarr.json").exists():
         zarr.create_group(path / _SEGMENTS, zarr_format=3)
     group = zarr.create_group(path / name, zarr_format=3)
-    for key in ("ptr", *levels):
+    pointers = pointers_of(levels).values()
+    for key in (*pointers, *levels):
         data = np.ascontiguousarray(arrays[key])
-        chunk = len(data) if key == "ptr" else max(1, min(len(data), _CHUNK_ROWS))
+        chunk = len(data) if key in pointers else max(1, min(len(data), _CHUNK_ROWS))
         shards = (chunk * _CHUNKS_IN_SHARD, *data.shape[1:]) if len(data) > chunk else None
         codec = BloscCodec(cname="zstd", clevel=9, shuffle="shuffle", typesize=data.dtype.itemsize)
         group.create_array(key, data=data, chunks=(chunk, *data.shape[1:]), shards=shards, compressors=codec)
@@ -169,9 +176,10 @@ def _attributes(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     energies = [part["energy_per_atom"] for part in parts if "energy_per_atom" in part and part["energy_per_atom"]["count"]]
     attributes: dict[str, Any] = {
         "format": FORMAT,
-        "version": 1 if len(parts) == 1 else 2,
+        "version": 3 if "edge" in levels.values() else 1 if len(parts) == 1 else 2,
         "num_frames": sum(part["num_frames"] for part in parts),
         "num_atoms": sum(part["num_atoms"] for part in parts),
+        **({"num_edges": sum(part["num_edges"] for part in parts)} if all("num_edges" in part for part in parts) else {}),
         "levels": levels,
         "units": {key: unit for key, unit in UNITS.items() if key in levels},
         "elements": sorted({number for part in parts for number in part["elements"]}),
@@ -223,6 +231,9 @@ def _check_covered(attributes: Mapping[str, Any]) -> None:
 def _fitting(store: AtomicStore, arrays: Mapping[str, np.ndarray], levels: Mapping[str, str]) -> dict[str, np.ndarray]:
     """Arrays to append, in the dtypes of the store."""
     fitting = dict(arrays)
+    for key in levels_of(arrays, levels):
+        if key not in store.levels:
+            missing_values(key, (1, *arrays[key].shape[1:]), arrays[key].dtype)  # raises where nothing can stand for it in older frames
     for key, level in store.levels.items():
         if levels.get(key, level) != level:
             raise DataError(f"{key}: rows per {levels[key]}, but the store {store.path} has rows per {level}")

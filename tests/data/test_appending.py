@@ -93,6 +93,13 @@ def test_a_commit_that_fails_changes_nothing(store, frames):
     assert (store.path / "zarr.json").read_bytes() == before and len(AtomicStore(store.path)) == 4
 
 
+def test_a_whole_number_that_older_frames_cannot_have_is_refused(store, frames):
+    spins = [{**frame, "spin": np.int64(1)} for frame in frames[4:]]
+    with pytest.raises(DataError, match="spin: some frames have it and some do not, but int64 has no value for what is missing"):
+        append_frames(store.path, arrays_from_frames(spins), levels={"spin": "frame"})
+    assert len(AtomicStore(store.path)) == 4 and AtomicStore(store.path)[3]["energy"] == frames[3]["energy"]
+
+
 def test_given_references_must_cover_new_elements(frames, tmp_path):
     hydrogen = {**frames[1], "numbers": np.array([1], dtype=np.uint8)}
     store = write_store(tmp_path / "h.zarr", arrays_from_frames([hydrogen]), reference_energies={1: -13.6})

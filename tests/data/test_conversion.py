@@ -246,12 +246,19 @@ def test_converted_frames_are_appended_with_the_names_of_groups(tmp_path):
 def test_large_sources_are_written_in_pieces(tmp_path, monkeypatch):
     records = [{**WATER, "energy": float(number)} for number in range(7)]
     whole = convert(records, tmp_path / "whole.zarr").store
-    monkeypatch.setattr("purestep.data.conversion._ATOMS_IN_MEMORY", 6)
+    monkeypatch.setattr("purestep.data.conversion._ROWS_IN_MEMORY", 6)
     pieces = convert(iter(records), tmp_path / "pieces.zarr").store
     pieces.verify()
     assert len(pieces.attributes["segments"]) == 4
     assert pieces.column("energy").tolist() == whole.column("energy").tolist() == [float(number) for number in range(7)]
     assert pieces.reference_energies == whole.reference_energies
+
+
+def test_a_whole_number_that_only_some_pieces_have_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("purestep.data.conversion._ROWS_IN_MEMORY", 3)
+    with pytest.raises(DataError, match="spin: some frames have it and some do not"):
+        convert([{**WATER, "spin": np.int64(1)}, WATER], tmp_path / "set.zarr", levels={"spin": "frame"})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_store_can_be_converted_again_with_its_groups_and_missing_labels(tmp_path):

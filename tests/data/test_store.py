@@ -92,7 +92,7 @@ def test_a_failed_write_leaves_nothing_behind(arrays, tmp_path):
         ({"forces": np.zeros((24, 2))}, r"forces: shape \(24, 2\), expected \(24, 3\)"),
         ({"stress": np.zeros((7, 6))}, r"stress: shape \(7, 6\), expected \(7, 3, 3\)"),
         ({"ptr": np.array([0, 3, 3, 24])}, "ptr must start at 0 and ascend"),
-        ({"charge": np.zeros(24)}, "say whether the arrays charge have rows per atom or per frame"),
+        ({"charge": np.zeros(24)}, "say whether the arrays charge have rows per atom, per frame or per edge"),
         ({"positions": np.where(np.arange(72).reshape(24, 3) == 30, np.nan, 0.0)}, r"positions: not finite in the frames \[3\]"),
     ],
 )

@@ -30,8 +30,9 @@ def records_of_arrays(source: str, arrays: Mapping[str, np.ndarray], keys: Mappi
 
     Args:
         source: What to call them.
-        arrays: With `ptr`: flat, row by row. Numbers `(N,)` and positions `(F, N, 3)`: conformers of one molecule. Numbers `(F, Nmax)`
-            and positions `(F, Nmax, 3)`: padded with number 0. Numbers `(N,)` and positions `(N, 3)`: one frame.
+        arrays: With `ptr`: flat, row by row, and the edges of frames with `edge_ptr` and `edge_index` `(E, 2)`. Numbers `(N,)` and
+            positions `(F, N, 3)`: conformers of one molecule. Numbers `(F, Nmax)` and positions `(F, Nmax, 3)`: padded with number 0.
+            Numbers `(N,)` and positions `(N, 3)`: one frame.
         keys: Names in the arrays by ours, where they are not well known.
         group: Name of the molecule, if the source has one.
 
@@ -53,7 +54,7 @@ def records_of_arrays(source: str, arrays: Mapping[str, np.ndarray], keys: Mappi
         named.setdefault(keys.get("group", "group"), group)
     per_atom = {"positions", "forces", "gradient", keys.get("forces"), keys.get("gradient")}
     if "ptr" in arrays:
-        return _flat(source, named, arrays["ptr"], per_atom)
+        return _flat(source, named, arrays["ptr"], per_atom, {keys.get(key, key): key for key in ("edge_index", "edge_shift")})
     if positions.ndim == 2 and numbers.ndim == 1:
         return iter([Record(source, 0, named)])
     if positions.ndim == 3 and numbers.ndim in (1, 2):
@@ -61,17 +62,23 @@ def records_of_arrays(source: str, arrays: Mapping[str, np.ndarray], keys: Mappi
     raise DataError(f"{source}: numbers {numbers.shape} and positions {positions.shape} make no known layout")
 
 
-def _flat(source: str, named: Mapping[str, Any], ptr: np.ndarray, per_atom: Collection[str | None]) -> Iterator[Record]:
+def _flat(
+    source: str, named: Mapping[str, Any], ptr: np.ndarray, per_atom: Collection[str | None], per_edge: Mapping[str, str]
+) -> Iterator[Record]:
     """Rows of all frames under each other; arrays of neither length are about the whole file."""
     num_atoms, num_frames = int(ptr[-1]), len(ptr) - 1
-    group_names = named.get("group_names")
+    group_names, edge_ptr = named.get("group_names"), named.get("edge_ptr", np.zeros(num_frames + 1, dtype=np.int64))
+    by_edge = {key: array for key, array in named.items() if "edge_ptr" in named and _has_row_per_edge(key, array, ptr, edge_ptr, per_edge)}
     for index in range(num_frames):
         first, end = int(ptr[index]), int(ptr[index + 1])
         values = {}
         for key, array in named.items():
-            if key not in ("ptr", "group_names") and np.ndim(array) and len(array) in (num_atoms, num_frames):
+            if key not in ("ptr", "edge_ptr", "group_names", *by_edge) and np.ndim(array) and len(array) in (num_atoms, num_frames):
                 by_atom = len(array) == num_atoms and (num_atoms != num_frames or key == "numbers" or key in per_atom)
                 values[key] = array[first:end] if by_atom else array[index]
+        for key, array in by_edge.items():
+            rows = array[int(edge_ptr[index]) : int(edge_ptr[index + 1])]
+            values[key] = rows.T if per_edge.get(key) == "edge_index" else rows
         if group_names is not None and "group" in values:
             values["group"] = str(group_names[int(values["group"])])
         yield Record(source, index, values)
@@ -91,6 +98,11 @@ def _stacked(source: str, named: Mapping[str, Any], num_atoms: np.ndarray | None
             elif key != "numbers" and np.ndim(array) == 0:
                 values[key] = array
         yield Record(source, index, values)
+
+
+def _has_row_per_edge(key: str, array: Any, ptr: np.ndarray, edge_ptr: np.ndarray, known: Collection[str]) -> bool:
+    # what has as many rows as there are atoms or frames belongs to those, unless its name says otherwise
+    return key in known or (np.ndim(array) > 0 and len(array) == edge_ptr[-1] and len(array) not in (ptr[-1], len(ptr) - 1))
 
 
 def _has_row_per_atom(array: np.ndarray, own: np.ndarray) -> bool:

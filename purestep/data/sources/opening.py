@@ -63,7 +63,7 @@ def _values_of_store(store: AtomicStore) -> Iterator[dict[str, Any]]:
     names = store.attributes.get("group_names")
     for number in range(len(store)):
         frame: dict[str, Any] = store[number]
-        frame = {key: value for key, value in frame.items() if value.dtype.kind != "f" or not np.isnan(value).all()}
+        frame = {key: value for key, value in frame.items() if value.dtype.kind != "f" or not value.size or not np.isnan(value).all()}
         if names and "group" in frame:
             frame["group"] = names[int(frame["group"])]
         yield frame
