@@ -7,9 +7,11 @@ share of the batch, and sums over ranks are operations of that step.
 from .checks import SameState, check_same_state, check_same_text, collective_order_checked
 from .initialising import init_in_parts
 from .parallel import data_parallel, shard
+from .part_files import restore_in_parts
 from .reduction import sum_over_ranks
 from .saving import SharedCheckpoints, restore
 from .scalars import reduce_scalars
+from .status import RankStatus, on_every_rank
 from .topology import Topology, init, shutdown
 
 __all__ = [
@@ -22,9 +24,12 @@ __all__ = [
     "sum_over_ranks",
     "SharedCheckpoints",
     "restore",
+    "restore_in_parts",
     "SameState",
     "check_same_state",
     "check_same_text",
     "reduce_scalars",
+    "RankStatus",
+    "on_every_rank",
     "collective_order_checked",
 ]

@@ -6,6 +6,7 @@ recorded they do not communicate: one rank may need another recording, for a bat
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Callable, Iterator
 
 import torch
@@ -27,6 +28,7 @@ class _Process:
     """Facts about this process, outside of every state."""
 
     recording: bool = False
+    store: dist.Store | None = None  # through which ranks find out who is still there
     watchers: tuple[Callable[[str, Tensor], None], ...] = ()
 
 
@@ -133,12 +135,39 @@ def run_collective(operation: Callable[[], object], what: str) -> None:
         operation()
     except RuntimeError as error:
         cause = str(error).splitlines()[0].split(". ")[0][:200]
-        raise known_to_all(
-            DistributedError(
-                f"rank {dist.get_rank()} of {dist.get_world_size()} waited in vain for another rank in a {what}: it has ended, hangs, or "
-                f"is doing something else; look at the logs of the other ranks ({cause})"
-            )
-        ) from error
+        missing = _silent_ranks()
+        who = f"no word from rank {', '.join(map(str, missing))}, which" if missing else "it"
+        told = DistributedError(
+            f"rank {dist.get_rank()} of {dist.get_world_size()} waited in vain for another rank in a {what}: {who} has ended, hangs, or is "
+            f"doing something else; look at the logs of the other ranks ({cause})"
+        )
+        told.no_word_from = missing  # type: ignore[attr-defined]
+        raise known_to_all(told) from error
+
+
+def use_store(store: dist.Store) -> None:
+    """Remember where ranks can say that they are there, when collectives have failed."""
+    _process.store = store
+
+
+_GRACE_SECONDS = 2.0
+
+
+def _silent_ranks() -> tuple[int, ...]:
+    """The ranks that do not say, within a short time, that a collective has failed for them too; none if nobody can be asked."""
+    store, own, world_size = _process.store, dist.get_rank(), dist.get_world_size()
+    if store is None:
+        return ()
+    missing = tuple(rank for rank in range(world_size) if rank != own)
+    deadline = time.monotonic() + _GRACE_SECONDS
+    try:
+        store.set(f"failed {own}", "yes")
+        while missing and time.monotonic() < deadline:
+            time.sleep(0.05)
+            missing = tuple(rank for rank in missing if not store.check([f"failed {rank}"]))
+    except RuntimeError:  # the store went with the process that kept it
+        return (0,) if own else missing
+    return missing
 
 
 def _shape_of_sum(x: Tensor, world_size: int) -> Tensor:

@@ -36,6 +36,11 @@ def is_alike(state: Any) -> Callable[[str], bool]:
     return lambda path: path not in cuts and not path.startswith(windows)
 
 
+def has_own_windows(state: Any) -> bool:
+    """Whether each rank has an accumulation window of its own."""
+    return bool(_windows(state))
+
+
 def gather_shards(state: Any, ranks: Ranks) -> Any:
     """The state with all leaves whole on rank 0; the others keep their parts. All ranks call it."""
     cuts = cuts_of(state)

@@ -37,7 +37,7 @@ def data_parallel(
             ones and averages of them included, which are gathered for the forward pass. These are the stages 1, 2 and 3 of ZeRO.
 
     Raises:
-        ValueError: If a choice is unknown.
+        ValueError: If a choice is unknown, or gradients are to be combined whose parts are on different ranks.
 
     Reference:
         Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", 2020, section 5. arXiv:1910.02054
@@ -55,6 +55,8 @@ def data_parallel(
 
 
 def _sharded(training: Training, ranks: Ranks, shard_state: Sharded) -> ShardedTraining:
+    if shard_state == "parameters" and training._arguments["combine_gradients"] is not None:
+        raise ValueError("combine_gradients needs whole gradients, of which each rank has parts; use shard_state='gradients' at most")
     params = training.init(device="meta").params
     trainable = {path: leaf for path, leaf in tree.items(params) if path in training.trainable}
     plan = make_plan(trainable, ranks, whole_params=shard_state != "parameters")

@@ -5,7 +5,7 @@ do. A part keeps the number of axes of its leaf, and is always shorter than it: 
 them. What is kept in parts, and when it is whole, is in `sharding.py`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +13,8 @@ from torch import Tensor
 
 from ..core.ranks import Ranks
 from .collective import gather_over, scatter_sum_over
+
+_BUCKET_BYTES = 2**27  # of whole parameters that are gathered, and whose gradients are summed, at once
 
 
 class Cut(NamedTuple):
@@ -153,10 +155,25 @@ def gather_differentiably(parts: Sequence[Tensor], cuts: Cuts, ranks: Ranks) -> 
     if not parts:
         return []
     if not torch.compiler.is_dynamo_compiling():
-        return list(_Gather.apply(tuple(cuts), ranks, *parts))
+        whole: list[Tensor] = []
+        for begin, end in _buckets([part.numel() * part.element_size() * ranks.world_size for part in parts]):
+            whole += _Gather.apply(tuple(cuts[begin:end]), ranks, *parts[begin:end])
+        return whole
     # Dynamo takes functions of a fixed number of tensors only; it does not tell apart which leaves are reached anyhow
     whole = gather_parts(parts, cuts, ranks, lambda x, world_size: _GatherVector.apply(x, world_size))
     return [leaf if cut else _SameOnAll.apply(leaf, ranks) for leaf, cut in zip(whole, cuts, strict=True)]
+
+
+def _buckets(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Begin and end of runs of leaves of at most so many bytes, or of a single larger leaf: whole gradients of one run live at a time."""
+    begin, held = 0, 0
+    for i, size in enumerate(sizes):
+        if held and held + size > _BUCKET_BYTES:
+            yield begin, i
+            begin, held = i, 0
+        held += size
+    if sizes:
+        yield begin, len(sizes)
 
 
 def _by_dtype(leaves: Sequence[Tensor], cuts: Cuts, key: Callable[[torch.dtype], torch.dtype]) -> list[list[int]]:

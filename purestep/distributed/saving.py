@@ -17,6 +17,7 @@ from ..core.hook import Stage
 from ..core.ranks import Ranks
 from .collective import run_collective
 from .local import cuts_of, gather_shards, gather_windows, room_for_shards, room_for_windows, scatter_windows
+from .part_files import WritePart, save_in_parts
 from .parts import Cut, part_of
 from .topology import Topology
 
@@ -49,6 +50,8 @@ class SharedCheckpoints:
         every_n_steps: Save when so many more updates have been applied.
         every_n_epochs: Save when so many more epochs are complete.
         every_seconds: Save when so much time has passed.
+        write_part: Have every rank write what only it holds, such as `checkpoint.shards.write_rank`; the writer needs `save_parts`. By
+            default rank 0 gathers and writes everything.
 
     Example:
         >>> import tempfile
@@ -66,20 +69,24 @@ class SharedCheckpoints:
         every_n_steps: int | None = None,
         every_n_epochs: int | None = None,
         every_seconds: float | None = None,
+        write_part: WritePart | None = None,
     ):
-        self.topology = topology
+        self.topology, self.write_part = topology, write_part
         self.every_n_steps, self.every_n_epochs, self.every_seconds = every_n_steps, every_n_epochs, every_seconds
         self._writer = topology.ranks.together(lambda: make_writer() if topology.rank == 0 else None)
         self._step, self._epoch, self._time = 0, 0, time.monotonic()
         self._saved: tuple[int, int] | None = None
 
     def save(self, state: Any, step: int | None = None, **about: Any) -> None:
-        """Save a state under a label; every rank calls this, and returns when rank 0 has taken the state over.
+        """Save a state under a label; every rank calls this, and returns when rank 0 has taken the state over, or all have written.
 
         Raises:
-            DistributedError: If it could not be written on rank 0, which raises the reason.
+            DistributedError: If it could not be written on another rank; a rank raises its own error.
         """
         ranks = self.topology.ranks
+        if self.write_part is not None and ranks.world_size > 1:
+            save_in_parts(gather_windows(state, ranks), self._writer, self.write_part, ranks, step, about)
+            return
         whole = gather_shards(gather_windows(state, ranks), ranks)
         self._on_rank_zero(lambda writer: writer.save(whole, step, **about))
 

@@ -17,7 +17,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from ..core.ranks import ALONE, Ranks
 from ..errors import DistributedError
-from .collective import sum_over
+from .collective import sum_over, use_store
 
 _FIRST_PORT, _NUM_PORTS = 20000, 20000  # of Slurm jobs, chosen by their number
 
@@ -76,6 +76,7 @@ def init(
             store, *_ = next(rendezvous(method, own, size, timeout=timeout))
             # torchrun may keep its store for the next life of the ranks, which must not find the addresses of the last one in it
             life = dist.PrefixStore(f"life {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+            use_store(dist.PrefixStore("failures", life))
             dist.init_process_group(backend, store=life, rank=own, world_size=size, timeout=timeout)
         except (RuntimeError, ValueError, KeyError) as error:
             raise DistributedError(

@@ -122,6 +122,7 @@ def work(rank: int, store: str, options: argparse.Namespace) -> None:
         report = {kind: ratio_with_interval(seconds["ours"], seconds["theirs"]) for kind, seconds in kinds.items()}
         medians = {kind: {name: statistics.median(values) for name, values in seconds.items()} for kind, seconds in kinds.items()}
         print(json.dumps({**vars(options), "torch": torch.__version__, "seconds": medians, **report}))
+    torch.distributed.barrier()  # nobody closes connections that another still uses
     ps.distributed.shutdown()
 
 

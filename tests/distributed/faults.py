@@ -174,9 +174,10 @@ def stopped_by_a_signal_on_rank_one(topology):
 
 
 def heard_by(topology):
-    heard = []
-    run_of_squares(topology, [masked(1.0)], num_epochs=1, listeners=[lambda event: heard.append(event.stage)])
-    return len(heard)
+    heard, everywhere = [], []
+    listeners = [lambda event: heard.append(event.stage), ps.distributed.on_every_rank(lambda event: everywhere.append(event.stage))]
+    run_of_squares(topology, [masked(1.0)], num_epochs=1, listeners=listeners)
+    return len(heard), len(everywhere)
 
 
 def full_disk(event):
@@ -229,7 +230,7 @@ class DyingData:
         yield masked(1.0)
 
 
-def killed(topology, phase):
+def killed(topology, phase, folder):
     """Rank 1 is killed in a phase of the run; the others must hear of it."""
     batches, validation, listeners, optimizer = [masked(1.0)] * 4, None, (), ps.sgd(0.1)
 
@@ -246,4 +247,5 @@ def killed(topology, phase):
     else:
         listeners = [lambda event: die() if event.stage is ps.Stage.AFTER_EPOCH else None]
         listeners[0].on_every_rank = True
-    run_of_squares(topology, batches, num_epochs=1, listeners=listeners, validation=validation, optimizer=optimizer)
+    with ps.distributed.RankStatus(folder, topology, every_seconds=0) as status:
+        run_of_squares(topology, batches, num_epochs=1, listeners=[*listeners, status], validation=validation, optimizer=optimizer)

@@ -3,14 +3,17 @@
 import functools
 import os
 import signal
+import warnings
 
 import torch
 from torch import nn
 
 import purestep as ps
+from purestep.checkpoint import shards
 from purestep.core import tree
 from tests.distributed import scenarios
 from tests.distributed.faults import Rows
+from tests.distributed.parts_writer import PartsCheckpointer
 
 CHAINS = {
     "adamw": lambda: ps.adamw(0.05),
@@ -70,6 +73,78 @@ def resumed(topology, chain, root, shard_state="nothing"):
 
 def stopped(topology, chain, root, batches):
     return run(topology, chain, root, stop_after=batches)[0]
+
+
+# --- every rank writes its part -----------------------------------------------------------------------------------
+
+
+def shares_in_parts(topology, root, num_epochs, stage="parameters", write_part=shards.write_rank):
+    """Train up to an epoch from the newest checkpoint on, every rank reading and writing its own part; the state, whole."""
+    own = scenarios.staged_training("window").replace(loss=ps.MSELoss(prediction_key="a", target_key="a", mask_key="mask"))
+    training = ps.distributed.data_parallel(own, topology, shard_state=stage)
+    loader = ps.distributed.shard(ps.Loader(Samples(21), 6, seed=2), topology)
+    state = training.init(seed=4)
+    if os.path.isdir(f"{root}/latest"):
+        state = ps.distributed.restore_in_parts(functools.partial(shards.load_parts, root), state, topology)
+    validation = ps.Validation(ps.distributed.shard(ps.Loader(Samples(5), 6, shuffle=False), topology), every_n_epochs=1)
+    writer = functools.partial(PartsCheckpointer, root, keep_last=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with ps.distributed.SharedCheckpoints(writer, topology, every_n_epochs=1, write_part=write_part) as checkpoints:
+            result = ps.fit(training, loader, state=state, num_epochs=num_epochs, validation=validation, listeners=[checkpoints])
+    validated = [record["validation/loss/total"] for record in result.history if "validation/loss/total" in record]
+    return scenarios.plain(scenarios.whole_state(result.state, topology.ranks)), validated
+
+
+def once_and_again(topology, folder):
+    """Two epochs in a piece, and in two."""
+    roots = [f"{folder}/{name}" for name in ("whole", "pieces")]
+    whole, validated = shares_in_parts(topology, roots[0], 2)
+    shares_in_parts(topology, roots[1], 1)
+    return whole, shares_in_parts(topology, roots[1], 2)[0], validated
+
+
+def continued_elsewhere(topology, root, new_root):
+    """The newest state of another world, and the same after it was written by this one; whole."""
+    training = ps.distributed.data_parallel(scenarios.staged_training("window"), topology, shard_state="parameters")
+    state = ps.distributed.restore_in_parts(functools.partial(shards.load_parts, root), training.init(device="meta"), topology)
+    writer = functools.partial(PartsCheckpointer, new_root)
+    with ps.distributed.SharedCheckpoints(writer, topology, write_part=shards.write_rank) as checkpoints:
+        checkpoints.save(state)
+    return scenarios.plain(scenarios.whole_state(state, topology.ranks))
+
+
+def rank_one_cannot_write(topology, root):
+    shares_in_parts(topology, root, 1)
+
+    def write_part(directory, parts, **place):
+        if topology.rank == 1:
+            raise OSError("no space left on device")
+        return shards.write_rank(directory, parts, **place)
+
+    shares_in_parts(topology, root, 2, write_part=write_part)
+
+
+def rank_one_dies_while_writing(topology, root):
+    shares_in_parts(topology, root, 1)
+
+    def write_part(directory, parts, **place):
+        if topology.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return shards.write_rank(directory, parts, **place)
+
+    shares_in_parts(topology, root, 2, write_part=write_part)
+
+
+class Samples(torch.utils.data.Dataset):
+    def __init__(self, number):
+        self.fields = scenarios.samples(number)
+
+    def __len__(self):
+        return len(self.fields["x"])
+
+    def __getitem__(self, index):
+        return {name: field[index] for name, field in self.fields.items()}
 
 
 class FullDisk:

@@ -11,7 +11,7 @@ import purestep as ps
 from purestep.core import tree
 from purestep.distributed.collective import watched
 from purestep.distributed.local import cuts_of
-from purestep.distributed.parts import gather_parts
+from purestep.distributed.parts import cut_of, gather_parts, part_of, scatter_sum
 
 
 class TwoHeads(nn.Module):
@@ -175,6 +175,18 @@ def staged(topology, name, shard_state, changes, backend=None):
     return plain(whole_state(state, topology.ranks)), metrics, held
 
 
+def parts_of_dtypes(topology):
+    """Leaves gathered out of their parts, and parts of sums over ranks; each with what it must be."""
+    ranks = topology.ranks
+    numbers = [((5,), torch.complex64), ((4, 2), torch.bfloat16), ((2, 3, 4), torch.float32), ((), torch.float64), ((1, 1), torch.float32)]
+    leaves = [torch.arange(1.0, 1.0 + torch.Size(shape).numel()).reshape(shape).to(dtype) for shape, dtype in numbers]
+    cuts = [cut_of(leaf, 3) for leaf in leaves]
+    gathered = gather_parts([part_of(leaf, cut, ranks) for leaf, cut in zip(leaves, cuts, strict=True)], cuts, ranks)
+    summed = scatter_sum([leaf * (topology.rank + 1) for leaf in leaves], cuts, ranks)
+    expected = [part_of(leaf * 6, cut, ranks) for leaf, cut in zip(leaves, cuts, strict=True)]
+    return [tree.clone(found) for found in (gathered, leaves, summed, expected)]
+
+
 def held_by_stages(topology):
     """Bytes that this rank holds after a step on a model of usual shapes, with a window open."""
     held = {}
@@ -194,7 +206,7 @@ def staged_all(topology, cases):
 
 def training_on_meta(topology, optimizer):
     with torch.device("meta"):
-        layers = nn.Sequential(nn.Linear(3, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 1)).double()
+        layers = nn.Sequential(nn.Linear(3, 8), nn.LayerNorm(8), nn.Tanh(), nn.BatchNorm1d(8), nn.Linear(8, 8), nn.Linear(8, 1)).double()
     own = ps.Training(
         layers,
         loss=ps.MSELoss(prediction_key="a", target_key="a"),

@@ -1,6 +1,7 @@
 """What the loop decides, it decides on all ranks at once; nobody waits in vain."""
 
 import itertools
+import json
 import time
 
 import pytest
@@ -36,10 +37,10 @@ def test_a_signal_to_one_rank_stops_all_at_the_same_batch():
     assert run_ranks(2, faults.stopped_by_a_signal_on_rank_one) == [("SIGTERM", 3)] * 2
 
 
-def test_listeners_hear_on_rank_zero_only():
-    first, *others = run_ranks(2, faults.heard_by)
-    assert first > 0
-    assert others == [0]
+def test_listeners_hear_on_rank_zero_only_unless_they_ask():
+    (first, everywhere), *others = run_ranks(2, faults.heard_by)
+    assert first == everywhere > 0
+    assert others == [(0, everywhere)]
 
 
 @pytest.mark.parametrize("scenario", [faults.error_in_a_listener, faults.error_in_the_data], ids=["listener", "data"])
@@ -60,9 +61,13 @@ def test_validation_bears_ranks_without_a_batch():
 
 
 @pytest.mark.parametrize("phase", ["data", "step", "validation", "end of epoch"])
-def test_a_killed_rank_makes_the_others_stop_with_a_message(phase):
+def test_a_killed_rank_makes_the_others_stop_with_a_message_that_names_it(phase, tmp_path):
     began = time.monotonic()
-    survivor, dead = outcomes(2, faults.killed, phase, timeout_seconds=40, wait_seconds=15)
+    survivor, dead = outcomes(2, faults.killed, phase, str(tmp_path), timeout_seconds=40, wait_seconds=15)
     assert "exit code -9" in str(dead)
     assert str(survivor).startswith("DistributedError: rank 0 of 2 waited in vain for another rank")
+    assert "no word from rank 1, which has ended" in str(survivor)
     assert time.monotonic() - began < 30
+    status = [json.loads((tmp_path / f"rank-0000{rank}.json").read_text()) for rank in range(2)]
+    assert [words["state"] for words in status] == ["failed", "running"]
+    assert status[0]["no_word_from"] == [1]
