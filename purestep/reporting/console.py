@@ -60,6 +60,7 @@ class ConsoleProgress:
         self._title, self._unit, self._validation_metrics = title, unit, dict(validation_metrics or {})
         self._metrics: dict[str, float] = {}
         self._curves: dict[str, list[float]] = {}
+        self._view: View | None = None
 
     def __call__(self, event: Event) -> None:
         """Show what an event brings."""
@@ -71,7 +72,7 @@ class ConsoleProgress:
 
     def note(self, text: str) -> None:
         """Write a line of text; in a terminal it stands above the live line."""
-        self._display.note(text)
+        self._display.note(text, self._view)
 
     def close(self) -> None:
         """Leave the terminal as it was; calling it twice is fine."""
@@ -88,11 +89,14 @@ class ConsoleProgress:
         for name in [name for name in _CURVES if name in record.values] + [name for name in record.values if name.endswith("/lr")]:
             self._curves[name] = keep_point(self._curves.get(name, []), record.values[name])
         if record.kind == "validation":
-            self._display.note(f"step {record.step}  {validation_text(record.values, self._validation_metrics)}")
+            if self._view is not None:
+                self._view = dataclasses.replace(self._view, metrics=dict(self._metrics), curves=dict(self._curves))
+            self._display.note(f"step {record.step}  {validation_text(record.values, self._validation_metrics)}", self._view)
             return
         pace, count = self._meter.measure(record, event), count_text(record, event)
         line = f"{count}  {metrics_text(record.values)}{self._pace_text(pace.samples_per_s, pace.eta_s)}"
-        self._display.show(View(self._title, count, line, self._unit, pace, dict(self._metrics), dict(self._curves)))
+        self._view = View(self._title, count, line, self._unit, pace, dict(self._metrics), dict(self._curves))
+        self._display.show(self._view)
 
     def _pace_text(self, rate: float | None, left: float | None) -> str:
         pace = "" if rate is None else f"  {rate:,.0f} {self._unit}/s"
@@ -150,7 +154,7 @@ def can_redraw(file: TextIO) -> bool:
 class _Nothing:
     def show(self, view: View) -> None: ...
 
-    def note(self, text: str) -> None: ...
+    def note(self, text: str, view: View | None = None) -> None: ...
 
     def close(self) -> None: ...
 
@@ -170,7 +174,7 @@ class _WholeLines:
             self._written_at = now
             self.close()
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, view: View | None = None) -> None:
         title = f"{self._title}: " if self._title else ""
         print(f"{time.strftime('%H:%M:%S')} {title}{text}", file=self._file, flush=True)
 
@@ -201,8 +205,9 @@ class _Drawing:
             self._live.start()
         self._live.update(self._layout.draw(dataclasses.replace(view, messages=tuple(self._messages))), refresh=True)
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, view: View | None = None) -> None:
         self._messages.append(text)
+        self._view = view or self._view
         if self._live is None or not self._layout.holds_messages:
             self._console.print(text, markup=False, soft_wrap=True)
         elif self._view is not None:

@@ -59,6 +59,17 @@ def test_a_tall_terminal_gets_the_dashboard_and_is_left_in_order(tall):
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
 
 
+def test_the_dashboard_shows_the_latest_validation(tall):
+    file = Terminal()
+    progress = ConsoleProgress(every_n_batches=5, file=file)
+    validation = ps.Validation(batches(1), every_n_steps=5)
+    history = fit(training(), batches(5), num_steps=10, validation=validation, listeners=[progress]).history
+    values = [f"{record['validation/loss/total']:.4g}" for record in history if "validation/loss/total" in record]
+    last = file.getvalue()[file.getvalue().rindex("over the run") :]
+    shown = last[last.index("validation/loss/total") :].splitlines()[0]
+    assert values[-1] in shown and values[0] not in shown
+
+
 def test_a_low_terminal_gets_the_line(tall, monkeypatch):
     monkeypatch.setenv("LINES", "10")
     file = Terminal()
