@@ -13,6 +13,7 @@ from .mixture import Joined, MixedBatches, balanced
 from .neighbour_operator import with_neighbours
 from .neighbours import neighbour_list
 from .order import BatchPlan, EvenBatches, batch_indices, index_at, num_batches, permutation
+from .padded_form import from_padded, padded_mask, to_padded
 from .padding import Padding, plan_padding
 from .prefetch import Prefetched
 from .references import fit_reference_energies
@@ -53,10 +54,12 @@ __all__ = [
     "convert",
     "draw_inspection",
     "fit_reference_energies",
+    "from_padded",
     "index_at",
     "inspect",
     "neighbour_list",
     "num_batches",
+    "padded_mask",
     "permutation",
     "plan_buckets",
     "plan_padding",
@@ -64,6 +67,7 @@ __all__ = [
     "reuse",
     "shipped",
     "stack",
+    "to_padded",
     "with_neighbours",
     "write_store",
 ]

@@ -2,7 +2,7 @@
 
 Atoms of all structures ("graphs") follow each other; `batch` names the graph of each atom, `ptr` where each graph begins. Padding is
 marked by masks and belongs to a graph of its own. Units are eV, Angstrom, eV/Angstrom, eV/Angstrom^3 (tension positive). How batches
-are made is in `collating.py`.
+are made is in `collating.py`, their padded form in `padded_form.py`.
 """
 
 import dataclasses

@@ -33,6 +33,17 @@ def test_frames_across_chunks_are_read_whole(arrays, frames, tmp_path, monkeypat
     assert [store[number]["energy"] for number in range(7)] == [frame["energy"] for frame in frames]
 
 
+def test_arrays_longer_than_a_chunk_are_written_in_whole_shards(arrays, tmp_path, monkeypatch):
+    import zarr
+
+    monkeypatch.setattr("purestep.data.writing._CHUNK_ROWS", 2)
+    monkeypatch.setattr("purestep.data.writing._CHUNKS_IN_SHARD", 4)
+    path = write_store(tmp_path / "sharded.zarr", arrays).path
+    positions = zarr.open_group(path, mode="r")["positions"]
+    assert (positions.chunks, positions.shards) == ((2, 3), (8, 3))
+    assert sorted(file.name for file in (path / "positions" / "c").iterdir()) == ["0", "1", "2"]  # 24 atoms
+
+
 def test_attributes_say_what_is_in_the_store(store):
     attributes = store.attributes
     assert (attributes["num_frames"], attributes["num_atoms"], attributes["elements"]) == (7, 24, [1, 6, 8])
