@@ -53,7 +53,7 @@ def build(spec: Spec, *, trust: Sequence[str] = ()) -> Pieces:
         microbatches=runtime.microbatches,
     )
     data = spec.dataset
-    frames = _frames(data, data.paths, data.split, cutoff)
+    frames = frames_of(data, data.paths, data.split, cutoff)
     batches = Loader(frames, data.batch_size, seed=runtime.seed, shuffle=data.shuffle, collate=collate, last=data.last)
     return Pieces(training, batches, _validation(spec, cutoff))
 
@@ -96,7 +96,8 @@ def open_store(path: str) -> AtomicStore:
     return shipped(path.removeprefix(SHIPPED)) if path.startswith(SHIPPED) else AtomicStore(path)
 
 
-def _frames(data: Dataset, paths: Sequence[str], split: str | None, cutoff: float) -> Any:
+def frames_of(data: Dataset, paths: Sequence[str], split: str | None, cutoff: float) -> Any:
+    """The frames of some stores, one after the other, prepared as `data` says."""
     parts = [_prepared(data, path, split, cutoff) for path in paths]
     return parts[0] if len(parts) == 1 else Joined(*parts)
 
@@ -115,7 +116,7 @@ def _validation(spec: Spec, cutoff: float) -> Validation | None:
     if not data.validation_paths and data.validation_split is None:
         return None
     settings = spec.validation or ValidationSettings()
-    frames = _frames(data, data.validation_paths or data.paths, data.validation_split, cutoff)
+    frames = frames_of(data, data.validation_paths or data.paths, data.validation_split, cutoff)
     return Validation(
         Loader(frames, settings.batch_size, shuffle=False, collate=collate, last="keep"),
         every_n_steps=settings.every_n_steps,

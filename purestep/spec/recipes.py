@@ -1,6 +1,6 @@
 """Objects as recipes, and back: an importable target and plain arguments, in the form in which a spec holds parts.
 
-What keeps its arguments says them itself: modules, terms of a loss, their weights, stores. A transform, a schedule or a hook is made of
+What keeps its arguments says them itself: modules, terms of a loss, their weights, loaders. A transform, a schedule or a hook is made of
 functions, which keep nothing that can be read back; its recipe is written down when it is made: `Recipe(ps.adamw, learning_rate=1e-3)`.
 """
 
@@ -17,7 +17,9 @@ from torch import nn
 from ..core.hook import Hook
 from ..core.loss import Composable, ComposedLoss, FunctionTerm, LossTerm, WholeTerm
 from ..core.transform import GradientTransform
+from ..data import Loader
 from ..errors import SpecError
+from .data_recipes import loader_from_spec, loader_to_spec
 from .families import FAMILIES, MODELS
 from .field_errors import problems_of
 from .parts import PartError, make
@@ -90,7 +92,7 @@ def to_spec(thing: Any) -> Any:
     """Write an object as a part of a spec: plain JSON.
 
     Args:
-        thing: A `Recipe`, a module, a loss or a term of one, a weight, a store; or a list of such things.
+        thing: A `Recipe`, a module, a loss or a term of one, a weight, a loader over stores; or a list of such things.
 
     Raises:
         SpecError: If it does not say how it was made.
@@ -101,6 +103,8 @@ def to_spec(thing: Any) -> Any:
         return _module(thing)
     if isinstance(thing, ComposedLoss):
         return {"loss": [_weighted(one.term, one.weight) for one in thing.weighted()], "normalize_weights": thing.normalize_weights}
+    if isinstance(thing, Loader):
+        return loader_to_spec(thing)
     if isinstance(thing, FunctionTerm | WholeTerm):
         return _function_term(thing)
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
@@ -191,7 +195,7 @@ def from_spec(part: Any, family: str, *, trust: Sequence[str] = ()) -> Any:
 
     Args:
         part: Plain JSON, as `to_spec` gives it.
-        family: What it is: `model`, `update`, `schedule`, `loss`, `weight`, `hook` or `metric`.
+        family: What it is: `model`, `update`, `schedule`, `loss`, `weight`, `hook`, `metric` or `dataset`.
         trust: Packages, modules or classes that may be imported besides purestep's own.
 
     Raises:
@@ -203,6 +207,8 @@ def from_spec(part: Any, family: str, *, trust: Sequence[str] = ()) -> Any:
         weights = [one.get("weight", 1.0) for one in part["loss"]]
         made = [from_spec(weight, "weight") if isinstance(weight, dict) else weight for weight in weights]
         return ComposedLoss(terms, weights=made, normalize_weights=part.get("normalize_weights", True))
+    if family == "dataset" and isinstance(part, dict) and part.keys() == {"dataset", "runtime"}:
+        return loader_from_spec(part)
     if isinstance(part, dict) and "cls_path" in part and family in _ROLES:
         return call_target(_validated(Target, part), "", trust, _ROLES[family])
     kind = part.get("kind") if isinstance(part, dict) else None
@@ -222,7 +228,7 @@ def _validated(model: Any, part: Any) -> Any:
 
 
 def check_rebuildable(thing: Any, trust: Sequence[str] = ()) -> Any:
-    """Prove, before a run starts, that it can be made again from its recipe: a module with the same parameters, a loss of the same terms.
+    """Prove, before a run starts, that it can be made again from its recipe: same parameters, terms, data.
 
     Returns:
         The recipe.
@@ -239,6 +245,8 @@ def check_rebuildable(thing: Any, trust: Sequence[str] = ()) -> Any:
         again = from_spec(spec, "loss", trust=trust)
         if to_spec(again) != spec:
             raise SpecError(f"the loss comes back as {to_spec(again)}, from the recipe {spec}")
+    elif isinstance(thing, Loader) and from_spec(spec, "dataset").fingerprint != thing.fingerprint:
+        raise SpecError(f"the data comes back with another fingerprint from the recipe {spec}")
     return spec
 
 
