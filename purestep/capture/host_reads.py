@@ -6,8 +6,9 @@ has changed. Operations whose output shape depends on values (`nonzero`, a boole
 shape, with the size as such a number.
 """
 
+import operator
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -144,7 +145,7 @@ def guard_graph(graph: fx.GraphModule, num_guards: int) -> fx.GraphModule:
 
 
 def _ancestors(graph: fx.GraphModule, wanted: set[fx.Node]) -> set[fx.Node]:
-    """All nodes that the wanted ones need: their inputs, and every in-place operation on one of these."""
+    """All nodes that the wanted ones need: their inputs, and every in-place operation on one of these or on a view of it."""
     needed: set[fx.Node] = set()
     queue = list(wanted)
     while queue:
@@ -153,15 +154,27 @@ def _ancestors(graph: fx.GraphModule, wanted: set[fx.Node]) -> set[fx.Node]:
             continue
         needed.add(node)
         queue.extend(node.all_input_nodes)
-        queue.extend(user for user in node.users if _writes_to(user, node))
+        queue.extend(_writers(node))
     return needed
 
 
-def _writes_to(user: fx.Node, node: fx.Node) -> bool:
-    schema = getattr(user.target, "_schema", None)
-    if schema is None or not schema.is_mutable:
+def _writers(node: fx.Node) -> Iterator[fx.Node]:
+    """In-place operations on a tensor or on its views."""
+    for user in node.users:
+        written = _aliased(user, node)
+        if written:
+            yield user
+        elif written is not None:
+            yield from _writers(user)
+
+
+def _aliased(user: fx.Node, node: fx.Node) -> bool | None:
+    """Whether an operation writes into an argument; False: it returns a view of it; None: neither."""
+    if user.target is operator.getitem:  # one of the views that `split` or `unbind` returns
         return False
-    return any(
-        argument.alias_info is not None and argument.alias_info.is_write and value is node
-        for argument, value in zip(schema.arguments, user.args, strict=False)
-    )
+    schema = getattr(user.target, "_schema", None)
+    found = None
+    for argument, value in zip(schema.arguments, user.args, strict=False) if schema is not None else ():
+        if argument.alias_info is not None and (value is node or (isinstance(value, list | tuple) and node in value)):
+            found = found or argument.alias_info.is_write
+    return found
