@@ -41,6 +41,7 @@ _MODULES = {"tree": "core.tree", "rng": "core.rng", "errors": "errors"} | {
         "checkpoint",
         "testing",
         "distributed",
+        "loop",
         "reporting",
         "spec",
     )
