@@ -224,6 +224,20 @@ def test_joined_stores_keep_arrays_per_edge(store, chains, tmp_path):
     assert batch["bond"][:4].tolist() == [0, 1, 2, 3] and batch["bond"][4:].isnan().tolist() == [True] * 8
 
 
+def test_joined_stores_of_which_one_has_no_edges_for_what_is_per_edge_are_an_error(store, arrays, tmp_path):
+    joined = Joined(store, write_store(tmp_path / "bare.zarr", arrays))
+    with pytest.raises(DataError, match="a frame has no edge_index, where others have arrays per edge"):
+        joined[8]
+
+
+def test_joined_stores_may_mix_edges_of_frames_with_neighbour_lists(chains, arrays, tmp_path):
+    bare = [{key: value for key, value in frame.items() if key in (*arrays, "edge_index")} for frame in chains]
+    joined = Joined(write_store(tmp_path / "own.zarr", arrays_from_frames(bare)), write_store(tmp_path / "none.zarr", arrays))
+    batch = collate([PreparedFrames(joined, 3.0)[number] for number in (4, 11)])
+    listed = neighbour_list(chains[4]["positions"], 3.0)[0]
+    assert np.array_equal(batch.edge_index, np.concatenate([chains[4]["edge_index"], listed + 7], axis=1))
+
+
 def test_a_list_found_in_the_step_leaves_out_what_belonged_to_other_edges(store):
     batch = with_neighbours(collate(list(PreparedFrames(store, 3.0))), 3.0, 300)
     assert batch.edge_index.shape == (2, 300) and batch.per_edge is None and batch.per_atom is not None
