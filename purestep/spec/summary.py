@@ -4,6 +4,8 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import torch
+
 from ..errors import DataError
 from ..schedules import plot
 from .building import missing_paths, open_store
@@ -14,6 +16,9 @@ from .paths import SHIPPED
 from .problems import Problem
 from .target import Target
 from .trust import is_trusted
+
+_LEAST, _MOST = 1e-8, {"train": 1.0, "finetune": 1e-4}  # usual learning rates
+_WORDS = {"train": "any training", "finetune": "weights that are to be kept"}
 
 
 class Summary(NamedTuple):
@@ -126,6 +131,14 @@ def _shares_frames(spec: Spec) -> bool:
     return same_store and (data.split is None or data.validation_split in (None, data.split))
 
 
+def _peak(spec: Spec, steps: int | None) -> float | None:
+    """The largest learning rate of the run, where it has one; looked for at a few hundred places."""
+    rate = learning_rate_curve(spec)
+    if rate is None or steps is None:
+        return None
+    return float(rate(torch.linspace(0, steps - 1, min(steps, 500), dtype=torch.float64).round()).max())
+
+
 def _warnings(spec: Spec, steps: int | None) -> Iterator[Problem]:
     strategy = spec.strategy
     if not strategy.model_specs:
@@ -145,6 +158,10 @@ def _warnings(spec: Spec, steps: int | None) -> Iterator[Problem]:
         yield Problem(
             "PS307", "/strategy/schedule/warmup_steps", f"the warm-up of {warmup:g} updates is not over when the run ends, at {steps}"
         )
+    low, high = _LEAST, _MOST[spec.workflow]
+    if (peak := _peak(spec, steps)) is not None and not low <= peak <= high:
+        words = f"above {high:g}, which is much for {_WORDS[spec.workflow]}" if peak > high else f"below {low:g}, with which little moves"
+        yield Problem("PS305", "/strategy/schedule", f"the learning rate reaches {peak:g}, {words}")
     if spec.runtime.precision != "fp32" and not any(isinstance(part, Target) or "clip" in text_of(part) for part in strategy.update):
         yield Problem("PS309", "/strategy/update", f"{spec.runtime.precision} without clipping: one bad batch can spoil the weights")
     run_dir = spec.output.run_dir

@@ -134,6 +134,9 @@ def test_a_file_that_does_not_exist_is_a_problem_of_paths():
         ({"strategy/schedule/warmup_steps": 3}, "PS307"),
         ({"runtime/precision": "bf16", "strategy/update/1": {"kind": "identity"}}, "PS309"),
         ({"output/run_dir": "."}, "PS311"),
+        ({"strategy/schedule/peak_value": 5.0}, "PS305"),
+        ({"strategy/schedule": 1e-9}, "PS305"),
+        ({"workflow": "finetune", "source": {"checkpoint_path": "."}, "strategy/schedule": 1e-3}, "PS305"),
     ],
 )
 def test_a_report_warns_and_a_strict_one_fails(changes, code):
