@@ -15,11 +15,13 @@ BACKENDS: tuple[str, ...] = get_args(Backend)
 
 @dataclasses.dataclass(frozen=True)
 class Compiler:
-    """How graphs become callables, and where their code is kept."""
+    """How recorded graphs become callables, and where their code is kept."""
 
     backend: Backend
     cache: str | os.PathLike | None
     """The folder in which inductor keeps what it compiled; None: its own, which `TORCHINDUCTOR_CACHE_DIR` names."""
+    storage: Literal["leaves", "flat"]
+    """Whether leaves that are updated alike share a buffer."""
 
 
 def compile_graph(graph: Any, example: list[Tensor], compiler: Compiler) -> tuple[Callable[..., Any], str]:

@@ -16,13 +16,14 @@ from ..core.state import check_not_consumed, mark_consumed
 from ..core.step import form_at
 from ..errors import RecompileError
 from .backends import BACKENDS, Backend, Compiler
-from .donation import Origin, check_own_memory, remember
+from .donation import give, remember
 from .graph import CaptureRecord, Graph
 from .key import difference, kind, surroundings
 from .recording import capture_by_dynamo, capture_by_trace
 
 Capture = Literal["auto", "trace", "dynamo"]
 OnRecompile = Literal["warn", "error", "ignore"]
+Storage = Literal["leaves", "flat"]
 
 
 def compile(
@@ -34,6 +35,7 @@ def compile(
     backend: Backend = "inductor",
     max_captures: int = 1,
     cache: str | os.PathLike | None = None,
+    storage: Storage = "leaves",
 ) -> "Compiled":
     """Compile a pure function of trees, a step above all, into a function of the same signature.
 
@@ -50,6 +52,8 @@ def compile(
         cache: A folder for compiled code. A later process that is given the same folder, or a copy of it on a machine of the same
             kind, records the step but compiles nothing. None is torch's own folder, which stays as long as the temporary files do.
             Code is loaded from it, so it must be as trustworthy as the program.
+        storage: `"flat"` keeps leaves that are updated alike (parameters, each moment, an average) in one buffer each, and updates each
+            buffer by one operation. Paths and checkpoints stay as they are: the leaves are views. The first call copies the state.
 
     Raises:
         ValueError: If a choice is unknown.
@@ -58,13 +62,16 @@ def compile(
         ("capture", capture, ("auto", "trace", "dynamo")),
         ("on_recompile", on_recompile, ("warn", "error", "ignore")),
         ("backend", backend, BACKENDS),
+        ("storage", storage, ("leaves", "flat")),
     ):
         if value not in known:
             raise ValueError(f"compile: {what}={value!r} is unknown (known: {', '.join(known)})")
     if isinstance(max_captures, bool) or not isinstance(max_captures, int) or max_captures < 1:
         raise ValueError(f"compile: max_captures must be a whole number of at least 1, got {max_captures!r}")
+    if storage == "flat" and not donate:
+        raise ValueError("compile: storage='flat' keeps the state in its own memory, so it needs donate=True")
     engine = "dynamo" if capture == "dynamo" else "trace"
-    return Compiled(step, donate, engine, on_recompile, max_captures, Compiler(backend, cache))
+    return Compiled(step, donate, engine, on_recompile, max_captures, Compiler(backend, cache, storage))
 
 
 class Compiled:
@@ -89,17 +96,14 @@ class Compiled:
         leaves, spec = tree.flatten((args, kwargs))
         form = (step, spec, surroundings())
         if not self._donate:
-            return self._graph(form, leaves).run(leaves, None)
+            return self._graph(form, leaves).run(leaves, None, [])
         state = args[0]
         origin = getattr(state, "_origin", None)
-        if origin is not None and origin.fits(self, form, leaves):
-            result = origin.graph.run(leaves, state)
-        else:
+        if origin is None or not origin.fits(self, form, leaves):
             graph = self._graph(form, leaves)
-            check_own_memory(state)
-            count = tree.structure(state).num_leaves
-            origin = Origin(self, form, leaves[:count], [kind(leaf) for leaf in leaves[count:]], graph)
-            result = graph.run(leaves, state)
+            state, origin = give(state, leaves, self, form, graph)
+        result = origin.graph.run([*origin.leaves, *leaves[len(origin.leaves) :]], state, origin.buffers)
+        mark_consumed(args[0])
         mark_consumed(state)
         remember(result[0], origin)
         return result
@@ -116,7 +120,7 @@ class Compiled:
                 if self._known(key, leaves) is None:
                     graph = self._capture(key, leaves)
                     if self._engine == "dynamo":  # which captures when it is called, and does not donate
-                        graph.run(leaves, None)
+                        graph.run(leaves, None, [])
 
     def explain(self) -> list[CaptureRecord]:
         """All captures so far, in order."""

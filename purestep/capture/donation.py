@@ -43,6 +43,8 @@ class Origin:
     rest: list[tuple]
     """Kinds of the leaves of the other arguments."""
     graph: Graph
+    buffers: list[Tensor]
+    """Those of which the leaves are views, with flat storage."""
 
     def fits(self, owner: Any, key: tuple, leaves: list[Any]) -> bool:
         """Whether a call with these leaves runs the same graph; the structure, which is compared, says how many there are."""
@@ -57,6 +59,26 @@ class Origin:
 
 def _nothing() -> None:
     return None
+
+
+def give(state: Any, leaves: list[Any], owner: Any, key: tuple, graph: Graph) -> tuple[Any, Origin]:
+    """Get a state ready whose memory a graph will overwrite: its own memory, or, with flat storage, a copy in buffers.
+
+    Args:
+        leaves: Of all arguments, those of the state first.
+    """
+    spec = tree.structure(state)
+    own, rest = leaves[: spec.num_leaves], [kind(leaf) for leaf in leaves[spec.num_leaves :]]
+    buffers: list[Tensor] = []
+    if graph.flat is None:
+        check_own_memory(state)
+    else:
+        buffers, own = graph.flat.pack(own)
+        # a copy of the rest too: its leaves may share memory
+        held = {i for group in graph.flat.groups for i in group}
+        own = [leaf if i in held else leaf.clone() for i, leaf in enumerate(own)]
+        state = tree.unflatten(spec, own)
+    return state, Origin(owner, key, own, rest, graph, buffers)
 
 
 def remember(state: Any, origin: Origin) -> None:

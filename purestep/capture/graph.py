@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from .storage import Flat
+
 
 @dataclasses.dataclass(frozen=True)
 class CaptureRecord:
@@ -36,12 +38,14 @@ class HostRead:
 class Graph:
     """A captured graph for one kind of arguments."""
 
-    run: Callable[[list[Any], Any], Any]
-    """From the leaves of all arguments, and the state that is given away, if one is."""
+    run: Callable[[list[Any], Any, list[Tensor]], Any]
+    """From the leaves of all arguments, the state that is given away, if one is, and the buffers in which its leaves live."""
     record: CaptureRecord
     guarded: tuple[HostRead, ...] = ()
     guard: Callable[[list[Any]], Sequence[Tensor]] | None = None
     """Recomputes what was read, from the same leaves."""
+    flat: Flat | None = None
+    """Which leaves live in which buffer; the leaves of the state are all tensors then."""
 
     def holds(self, leaves: list[Any]) -> bool:
         """Whether what was read on the host is still what it was."""

@@ -20,6 +20,7 @@ from .backends import Compiler, compile_graph
 from .donation import successor
 from .graph import CaptureRecord, Graph
 from .host_reads import HostReads, guard_graph
+from .storage import Flat, flatten_storage
 
 
 def capture_by_trace(step: Callable[..., Any], leaves: list[Any], spec: Any, donate: bool, compiler: Compiler) -> Graph:
@@ -63,14 +64,19 @@ def capture_by_trace(step: Callable[..., Any], leaves: list[Any], spec: Any, don
     num_nodes = len(graph.graph.nodes)
     guard, graph = _split_guards(graph, len(reads.reads))
     graph, constants = _lift_constants(graph)
-    run, cache = compile_graph(graph, [*(leaves[i].detach() for i in positions), *constants], compiler)
+    inputs = [*(leaves[i].detach() for i in positions), *constants]
+    flat_storage: Flat | None = None
+    if compiler.storage == "flat":
+        graph, flat_storage = flatten_storage(graph, inputs)
+        buffers, inputs = flat_storage.pack(inputs)
+        inputs = [*buffers, *(inputs[i] for i in flat_storage.others)]
+    run, cache = compile_graph(graph, inputs, compiler)
+    given = _given(len(leaves), positions, flat_storage)
 
-    only_tensors = len(positions) == len(leaves)
-
-    def call(leaves: list[Any], state: Any) -> Any:
-        tensors = leaves if only_tensors else [leaves[i] for i in positions]
+    def call(leaves: list[Any], state: Any, buffers: list[Tensor]) -> Any:
+        tensors = leaves if given is None else [leaves[i] for i in given]
         with torch.no_grad():  # the graph holds its backward already
-            results = run(*tensors, *constants)
+            results = run(*buffers, *tensors, *constants)
         return out.rebuild(results, leaves, state)
 
     def check(leaves: list[Any]) -> Any:
@@ -80,7 +86,14 @@ def capture_by_trace(step: Callable[..., Any], leaves: list[Any], spec: Any, don
 
     where = tuple(f"{read.value} at {read.where}" for read in reads.reads)
     record = CaptureRecord("trace", "", num_nodes, where, traced - began, time.perf_counter() - traced, cache)
-    return Graph(call, record, tuple(reads.reads), check if guard is not None else None)
+    return Graph(call, record, tuple(reads.reads), check if guard is not None else None, flat_storage)
+
+
+def _given(num_leaves: int, positions: list[int], flat: Flat | None) -> list[int] | None:
+    """Which leaves a call hands to the graph; None: all."""
+    if flat is not None:
+        return [positions[i] for i in flat.others if i < len(positions)]
+    return None if len(positions) == num_leaves else positions
 
 
 @contextlib.contextmanager
@@ -219,7 +232,7 @@ def capture_by_dynamo(step: Callable[..., Any], leaves: list[Any], spec: Any, do
 
     compiled = torch.compile(step, fullgraph=True, backend=checked)
 
-    def call(leaves: list[Any], state: Any) -> Any:
+    def call(leaves: list[Any], state: Any, buffers: list[Tensor]) -> Any:
         args, kwargs = tree.unflatten(spec, leaves)
         return compiled(*args, **kwargs)
 

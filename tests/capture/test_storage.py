@@ -1,0 +1,80 @@
+"""Flat storage: the same bits, the same paths and checkpoints, one operation for all leaves that are updated alike."""
+
+import dataclasses
+
+import pytest
+
+import purestep as ps
+from purestep.errors import ConsumedStateError
+from purestep.testing import assert_trees_equal
+from tests.examples_of_models import batches, poisoned, run, training
+
+
+def flat(step, **options):
+    return ps.compile(step, backend="eager", donate=True, storage="flat", on_recompile="error", **options)
+
+
+OPTIMIZERS = {
+    "adamw": lambda: ps.adamw(1e-2, weight_decay=0.1),
+    "clipped and gated": lambda: ps.chain(ps.skip_nonfinite(), ps.clip_by_global_norm(0.5), ps.adamw(1e-2, weight_decay=0.1)),
+    "momentum": lambda: ps.sgd(0.1, momentum=0.9),
+    "accumulating": lambda: ps.chain(ps.accumulate(2), ps.adam(1e-2)),
+    "lion": lambda: ps.lion(1e-3),
+    "muon": lambda: ps.muon(1e-2),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_run_with_flat_storage_has_the_bits_of_the_eager_one(name):
+    tr, data = training(optimizer=OPTIMIZERS[name](), hooks=(ps.hooks.ema(0.9),)), batches(5)
+    data[3] = poisoned(data[3]) if "gated" in name else data[3]
+    assert_trees_equal(run(flat(tr.step), tr.init(), data), run(tr.step, tr.init(), data))
+
+
+def storages(tree):
+    return {leaf.untyped_storage().data_ptr() for leaf in ps.tree.leaves(tree)}
+
+
+def test_parameters_moments_and_averages_live_in_one_buffer_each():
+    tr, data = training(optimizer=ps.adamw(1e-2), hooks=(ps.hooks.ema(0.9),)), batches(3)
+    step = flat(tr.step)
+    state, _ = run(step, tr.init(), data)
+    moments = state.opt_state["scale_by_adam"]
+    assert [len(storages(part)) for part in (state.params, moments.mu, moments.nu)] == [1, 1, 1]
+    assert len(storages((state.params, moments.mu, moments.nu))) == 3
+    assert ps.tree.paths(state) == ps.tree.paths(tr.init())
+
+
+def test_a_checkpoint_of_a_flat_state_is_that_of_any_other_and_holds_each_leaf_once(tmp_path):
+    tr, data = training(optimizer=ps.adamw(1e-2)), batches(3)
+    state, _ = run(flat(tr.step), tr.init(), data)
+    ps.save(tmp_path / "flat", state)
+    ps.save(tmp_path / "leaves", ps.tree.clone(state))
+    sizes = [sum(file.stat().st_size for file in (tmp_path / name).rglob("*") if file.is_file()) for name in ("flat", "leaves")]
+    assert abs(sizes[0] - sizes[1]) < 1000  # times and names in the manifest
+    found = ps.load(tmp_path / "flat", like=tr.init())
+    assert_trees_equal(found, state)
+    assert_trees_equal(flat(tr.step)(found, data[0]), tr.step(ps.tree.clone(state), data[0]))
+
+
+def test_the_state_given_to_the_first_call_is_refused_afterwards():
+    tr, batch = training(), batches(1)[0]
+    step, state = flat(tr.step), tr.init()
+    step(state, batch)
+    with pytest.raises(ConsumedStateError):
+        step(state, batch)
+
+
+def test_a_leaf_replaced_between_steps_is_used():
+    tr, data = training(optimizer=ps.sgd(0.1, momentum=0.9)), batches(2)
+    step = flat(tr.step)
+    state, _ = step(tr.init(), data[0])
+    params = ps.tree.map(lambda p: p * 2, state.params)
+    changed = dataclasses.replace(state, params=params)
+    expected = tr.step(ps.tree.clone(changed), data[1])
+    assert_trees_equal(step(changed, data[1]), expected)
+
+
+def test_flat_storage_wants_donation():
+    with pytest.raises(ValueError, match="needs donate=True"):
+        ps.compile(lambda state: state, storage="flat")
