@@ -23,6 +23,7 @@ from purestep.transforms import (
     scale_by_shampoo,
     scale_by_shape,
     scale_by_soap,
+    scale_by_zoom_linesearch,
     stateless,
     trace,
 )
@@ -50,6 +51,9 @@ ARGUMENTS = {
     "transforms.dynamic_loss_scale": {"growth_interval": 2},
     "transforms.ema": {"decay": 0.9},
     "transforms.flatten": {"inner": adam(0.1)},
+    # a search and a memory of the usual length are unrolled into traces of minutes
+    "optimizers.lbfgs": {"memory_size": 3, "linesearch": scale_by_zoom_linesearch(4, initial_guess_strategy="one")},
+    "transforms.scale_by_lbfgs": {"memory_size": 3},
     "transforms.lookahead": {"fast_optimizer": adam(0.1), "sync_period": 2, "slow_step_size": 0.5, "reset_state": True},
     "transforms.mechanize": {"base_optimizer": adam(0.1)},
     "transforms.master_weights": {"inner": adam(0.1)},
