@@ -6,6 +6,7 @@ has changed. Operations whose output shape depends on values (`nonzero`, a boole
 shape, with the size as such a number.
 """
 
+import functools
 import operator
 import traceback
 from collections.abc import Callable, Iterator
@@ -106,16 +107,47 @@ _OF_FIXED_SHAPE: dict[Any, Callable[..., Any]] = {
 
 
 class _HostFunctions(TorchFunctionMode):
-    """Methods that read a tensor's memory without an operation that could be seen: `tolist` goes through `item`, others are refused."""
+    """Functions that read a tensor's memory without an operation that could be seen.
+
+    `tolist` goes through `item`; a tensor made from a list of tensors is stacked; others are refused.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         if func is Tensor.tolist:
             return _as_list(args[0])
+        if func in _FROM_DATA:
+            like, *given = args if func is Tensor.new_tensor else (None, *args)
+            options = dict(zip(("data", "dtype", "device"), given, strict=False)) | (kwargs or {})
+            data = options.get("data", options.get("obj"))
+            if _holds_tensors(data):
+                return _from_list(_stacked(data), like, options)
         if func in (Tensor.numpy, Tensor.__array__):
             raise CaptureError(
                 f"the step turns a tensor into an array at {_user_line()}, which a captured graph would freeze; use torch's functions"
             )
         return func(*args, **(kwargs or {}))
+
+
+_FROM_DATA = {torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor}
+
+
+def _holds_tensors(data: Any) -> bool:
+    return isinstance(data, list | tuple) and any(isinstance(x, Tensor) or _holds_tensors(x) for x in data)
+
+
+def _stacked(data: Any) -> Tensor:
+    """A nested list of tensors and numbers as one tensor, of the dtype that torch infers for it."""
+    if not isinstance(data, list | tuple):
+        return data.detach() if isinstance(data, Tensor) else torch.tensor(data)
+    parts = [_stacked(x) for x in data]
+    dtype = functools.reduce(torch.promote_types, [part.dtype for part in parts])
+    return torch.stack([part.to(dtype) for part in parts])
+
+
+def _from_list(whole: Tensor, like: Tensor | None, options: dict[str, Any]) -> Tensor:
+    device, dtype = (torch.get_default_device(), None) if like is None else (like.device, like.dtype)
+    placed = whole.to(device=options.get("device") or device, dtype=options.get("dtype") or dtype)
+    return placed.requires_grad_(options.get("requires_grad", False))
 
 
 def _as_list(x: Tensor) -> Any:

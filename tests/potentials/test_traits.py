@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import purestep as ps
-from purestep.testing import assert_trees_close
+from purestep.testing import assert_trees_close, assert_trees_equal
 from tests.potentials.trainings import make_training, run
 
 
@@ -46,6 +46,24 @@ def test_the_numbers_of_structures_read_from_their_indices_are_guarded():
     for owner, expected in (([0, 0, 1], [2.0, 1.0]), ([0, 1, 2], [1.0, 1.0, 1.0]), ([0, 0, 1], [2.0, 1.0])):
         assert step(torch.ones(3), {"owner": torch.tensor(owner)})[0].tolist() == expected
     assert len(step.explain()) == 2
+
+
+LISTS = {
+    "tensor": lambda x: torch.tensor([x.sum(), x.max()]),
+    "nested, with numbers": lambda x: torch.tensor([[x.sum(), 1], [x.max(), 2.5]], dtype=torch.float64),
+    "as_tensor": lambda x: torch.as_tensor((x.sum(), x.argmax())),
+    "asarray": lambda x: torch.asarray([x.sum()]),
+    "new_tensor": lambda x: x.new_tensor([x.argmax(), 1]),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_tensor_made_from_a_list_of_tensors_is_not_frozen(name):
+    step = captured(lambda state, batch: (state, LISTS[name](batch["x"])))  # CHGNet puts volumes together like this
+    for values in ([1.0, 2.0], [5.0, 3.0]):
+        x = torch.tensor(values)
+        assert_trees_equal(step(torch.ones(1), {"x": x})[1], LISTS[name](x))
+    assert len(step.explain()) == 1
 
 
 class _Scripted(nn.Module):
