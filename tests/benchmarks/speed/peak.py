@@ -19,7 +19,7 @@ def live_tensor_bytes() -> int:
     """Bytes of all storages that some tensor holds."""
     storages = {}
     for thing in gc.get_objects():
-        if issubclass(type(thing), torch.Tensor) and thing.layout is torch.strided and type(thing).__name__ != "FakeTensor":
+        if type(thing) in (torch.Tensor, torch.nn.Parameter) and not torch._C._functorch.is_functorch_wrapped_tensor(thing):
             storage = thing.untyped_storage()
             storages[storage._cdata] = storage.nbytes()
     return sum(storages.values())
