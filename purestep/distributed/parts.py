@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..core.ranks import Ranks
+from ..errors import DistributedError
 from .collective import gather_over, scatter_sum_over
 
 _BUCKET_BYTES = 2**27  # of whole parameters that are gathered, and whose gradients are summed, at once
@@ -24,7 +25,6 @@ class Cut(NamedTuple):
     size: int  # of the whole leaf along it
 
 
-Gather = Callable[..., Tensor]
 Cuts = Sequence[Cut | None]
 """For each leaf where it is cut; None: every rank holds the whole of it."""
 
@@ -55,12 +55,12 @@ def whole_on_meta(part: Tensor, cut: Cut) -> Tensor:
     return part.new_empty([cut.size if axis == cut.axis else size for axis, size in enumerate(part.shape)], device="meta")
 
 
-def gather_parts(parts: Sequence[Tensor], cuts: Cuts, ranks: Ranks, gather: Gather = gather_over) -> list[Tensor]:
+def gather_parts(parts: Sequence[Tensor], cuts: Cuts, ranks: Ranks) -> list[Tensor]:
     """Whole leaves out of the parts that all ranks hold, by one gathering for each dtype."""
     whole = list(parts)
     for members in _by_dtype(parts, cuts, lambda dtype: dtype):
         padded = [real(_padded(parts[i], _length(cuts[i], ranks), cuts[i])) for i in members]
-        table = gather(torch.cat([part.reshape(-1) for part in padded]), world_size=ranks.world_size)
+        table = gather_over(torch.cat([part.reshape(-1) for part in padded]), world_size=ranks.world_size)
         for i, part, columns in zip(members, padded, table.split([part.numel() for part in padded], 1), strict=True):
             cut = cuts[i]
             assert cut is not None
@@ -114,54 +114,21 @@ class _Gather(torch.autograd.Function):
         return None, None, *(None if gradient is None else part for gradient, part in zip(gradients, own, strict=True))
 
 
-class _GatherVector(torch.autograd.Function):
-    """The same for one vector."""
-
-    generate_vmap_rule = False
-
-    @staticmethod
-    def forward(x: Tensor, world_size: int) -> Tensor:
-        return gather_over(x, world_size=world_size)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, int], output: Tensor) -> None:
-        ctx.world_size = inputs[1]
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return scatter_sum_over(gradient, world_size=ctx.world_size), None
-
-
-class _SameOnAll(torch.autograd.Function):
-    """A leaf that every rank holds; its gradient is the sum of all ranks' gradients."""
-
-    generate_vmap_rule = False
-
-    @staticmethod
-    def forward(x: Tensor, ranks: Ranks) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Ranks], output: Tensor) -> None:
-        ctx.ranks = inputs[1]
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.ranks.sum(gradient.reshape(-1)).view(gradient.shape), None
-
-
 def gather_differentiably(parts: Sequence[Tensor], cuts: Cuts, ranks: Ranks) -> list[Tensor]:
-    """Whole leaves; a gradient that comes back is added over ranks and cut."""
-    if not parts:
-        return []
-    if not torch.compiler.is_dynamo_compiling():
-        whole: list[Tensor] = []
-        for begin, end in _buckets([part.numel() * part.element_size() * ranks.world_size for part in parts]):
-            whole += _Gather.apply(tuple(cuts[begin:end]), ranks, *parts[begin:end])
-        return whole
-    # Dynamo takes functions of a fixed number of tensors only; it does not tell apart which leaves are reached anyhow
-    whole = gather_parts(parts, cuts, ranks, lambda x, world_size: _GatherVector.apply(x, world_size))
-    return [leaf if cut else _SameOnAll.apply(leaf, ranks) for leaf, cut in zip(whole, cuts, strict=True)]
+    """Whole leaves; a gradient that comes back is added over ranks and cut.
+
+    Raises:
+        DistributedError: While Dynamo traces, which would leave out the way back without a word.
+    """
+    if torch.compiler.is_dynamo_compiling():
+        raise DistributedError(
+            "parameters in parts cannot be captured by Dynamo, which leaves out how their gradients come back; use purestep.compile(step) "
+            "with capture='auto' or 'trace'"
+        )
+    whole: list[Tensor] = []
+    for begin, end in _buckets([part.numel() * part.element_size() * ranks.world_size for part in parts]):
+        whole += _Gather.apply(tuple(cuts[begin:end]), ranks, *parts[begin:end])
+    return whole
 
 
 def _buckets(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -200,6 +200,14 @@ def held_by_stages(topology):
     return held
 
 
+def by_dynamo(topology):
+    """Parameters after two steps with gradients in parts: eagerly, and captured by Dynamo."""
+    shared = ps.distributed.data_parallel(wide_training("clipped"), topology, shard_state="gradients")
+    captured = ps.compile(shared.step, capture="dynamo", backend="aot_eager")
+    batches = [part(samples(12, seed), 6 * topology.rank, 6 * topology.rank + 6) for seed in range(2)]
+    return [dict(tree.items(run_steps(step, shared.init(), batches)[0].params)) for step in (shared.step, captured)]
+
+
 def staged_all(topology, cases):
     return [staged(topology, *case) for case in cases]
 

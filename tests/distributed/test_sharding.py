@@ -4,11 +4,12 @@ import pytest
 import torch
 
 import purestep as ps
+from purestep.distributed import Topology
 from tests.distributed import runs, scenarios
 from tests.distributed.processes import run_ranks
 
 pytestmark = pytest.mark.distributed
-ALONE = ps.distributed.Topology()
+ALONE = Topology()
 TOLERANCE = 1e-10  # sums of 12 terms in another order, four updates; the Newton-Schulz steps of muon enlarge what was rounded
 SHARDED = scenarios.STAGES[1:]
 CASES = [(name, stage, {}) for name in scenarios.STAGED for stage in SHARDED]
@@ -54,14 +55,24 @@ def test_stage_1_changes_no_bit():
         assert [path for path in whole if not torch.equal(whole[path], parts[path])] == []
 
 
-@pytest.mark.parametrize(
-    "capture",
-    [{"backend": "aot_eager"}, pytest.param({"capture": "dynamo", "backend": "aot_eager"}, marks=pytest.mark.slow)],
-    ids=["trace", "dynamo"],
-)
-def test_captured_steps_give_the_numbers_of_eager_ones(capture):
-    for eager, captured in run_ranks(2, scenarios.staged_all, [("adamw", "parameters", {}, how) for how in (None, capture)]):
+def test_a_captured_step_gives_the_numbers_of_the_eager_one():
+    for eager, captured in run_ranks(
+        2, scenarios.staged_all, [("adamw", "parameters", {}, how) for how in (None, {"backend": "aot_eager"})]
+    ):
         assert differences(captured[0], eager[0]) == []
+
+
+@pytest.mark.slow
+def test_gradients_in_parts_captured_by_dynamo_give_the_numbers_of_the_eager_step():
+    for eager, captured in run_ranks(2, scenarios.by_dynamo, timeout_seconds=120, wait_seconds=100):
+        assert differences(captured, eager) == []
+
+
+def test_dynamo_is_told_that_it_cannot_capture_parameters_in_parts():
+    training = ps.distributed.data_parallel(scenarios.wide_training("adamw"), Topology(rank=0, world_size=2), shard_state="parameters")
+    step = ps.compile(training.step, capture="dynamo", backend="eager")
+    with pytest.raises(Exception, match="parameters in parts cannot be captured by Dynamo"):
+        step(training.init(), scenarios.samples(12))
 
 
 def test_a_leaf_is_cut_evenly_where_it_can_be_and_a_single_number_is_not():
