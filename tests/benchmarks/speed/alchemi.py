@@ -1,6 +1,9 @@
 """The NVIDIA ALCHEMI toolkit's `TrainingStrategy`, with its own EMA hook, and clipping and accumulation as its documentation writes them.
 
-Install it with `pip install --no-deps nvalchemi-toolkit nvalchemi-toolkit-ops nvidia-physicsnemo`: what it declares asks for CUDA.
+What it declares asks for CUDA; on a CPU it is installed without, and what it imports by hand:
+
+    pip install --no-deps nvalchemi-toolkit nvalchemi-toolkit-ops nvidia-physicsnemo
+    pip install loguru plum-dispatch "plotext<6" tensordict periodictable==2.0.2 warp-lang requests treelib s3fs termcolor
 """
 
 from typing import Any, ClassVar
