@@ -6,7 +6,7 @@ outside; what they are told of a part is its path, its tensor and its box in the
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -55,6 +55,7 @@ class WritePart(Protocol):
         ...
 
 
+@runtime_checkable
 class PartsWriter(Protocol):
     """What rank 0 needs, beside a `Writer`, for checkpoints in parts."""
 
@@ -63,7 +64,9 @@ class PartsWriter(Protocol):
         ...
 
 
-def save_in_parts(state: Any, writer: Any, write_part: WritePart, ranks: Ranks, step: int | None, about: Mapping[str, Any]) -> None:
+def save_in_parts(
+    state: Any, writer: PartsWriter | None, write_part: WritePart, ranks: Ranks, step: int | None, about: Mapping[str, Any]
+) -> None:
     """Write one checkpoint together; every rank calls this, rank 0 with a writer.
 
     Raises:
@@ -74,7 +77,7 @@ def save_in_parts(state: Any, writer: Any, write_part: WritePart, ranks: Ranks, 
         ranks.settle()  # the others have waited to hear whether the directory is open
         return _write_together(ranks.tell(directory), state, write_part, ranks)
 
-    if ranks.rank:
+    if writer is None:
         ranks.settle()
         _write_together(ranks.tell(""), state, write_part, ranks)
         ranks.settle()

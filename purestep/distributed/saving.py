@@ -17,7 +17,7 @@ from ..core.hook import Stage
 from ..core.ranks import Ranks
 from .collective import run_collective
 from .local import cuts_of, gather_shards, gather_windows, room_for_shards, room_for_windows, scatter_windows
-from .part_files import WritePart, save_in_parts
+from .part_files import PartsWriter, WritePart, save_in_parts
 from .parts import Cut, part_of
 from .topology import Topology
 
@@ -73,7 +73,7 @@ class SharedCheckpoints:
     ):
         self.topology, self.write_part = topology, write_part
         self.every_n_steps, self.every_n_epochs, self.every_seconds = every_n_steps, every_n_epochs, every_seconds
-        self._writer = topology.ranks.together(lambda: make_writer() if topology.rank == 0 else None)
+        self._writer = topology.ranks.together(lambda: _made(make_writer, write_part) if topology.rank == 0 else None)
         self._step, self._epoch, self._time = 0, 0, time.monotonic()
         self._saved: tuple[int, int] | None = None
 
@@ -85,7 +85,8 @@ class SharedCheckpoints:
         """
         ranks = self.topology.ranks
         if self.write_part is not None and ranks.world_size > 1:
-            save_in_parts(gather_windows(state, ranks), self._writer, self.write_part, ranks, step, about)
+            writer = self._writer if isinstance(self._writer, PartsWriter) else None
+            save_in_parts(gather_windows(state, ranks), writer, self.write_part, ranks, step, about)
             return
         whole = gather_shards(gather_windows(state, ranks), ranks)
         self._on_rank_zero(lambda writer: writer.save(whole, step, **about))
@@ -132,6 +133,17 @@ class SharedCheckpoints:
         self.save(event.state, event.batch_count, reason=reason, metrics={**event.metrics, **validation})
         self._step, self._epoch, self._time = event.step_count, event.epoch_count, time.monotonic()
         self._saved = (event.batch_count, event.epoch_count)
+
+
+def _made(make_writer: Callable[[], Writer], write_part: WritePart | None) -> Writer:
+    writer = make_writer()
+    if write_part is not None and not isinstance(writer, PartsWriter):
+        writer.close()
+        raise TypeError(
+            f"SharedCheckpoints: write_part needs a writer that can seal what all ranks wrote, with a method save_parts(state, step, "
+            f"write=...); {type(writer).__name__} has none"
+        )
+    return writer
 
 
 def restore(load: Callable[..., Any], like: Any, topology: Topology) -> Any:

@@ -79,3 +79,8 @@ def test_a_rank_killed_while_it_writes_fails_the_save_and_leaves_the_previous_ch
     first, _ = first_lines(tmp_path, runs.rank_one_dies_while_writing)
     assert "waited in vain" in first
     assert newest_epoch(tmp_path) == 1
+
+
+def test_a_writer_that_cannot_seal_parts_is_refused_at_once():
+    with pytest.raises(TypeError, match="FullDisk has none"):
+        ps.distributed.SharedCheckpoints(runs.FullDisk, ALONE, write_part=runs.shards.write_rank)
