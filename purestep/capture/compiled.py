@@ -104,7 +104,6 @@ class Compiled:
             state, origin = give(state, leaves, self, form, graph)
         result = origin.graph.run([*origin.leaves, *leaves[len(origin.leaves) :]], state, origin.buffers)
         mark_consumed(args[0])
-        mark_consumed(state)
         remember(result[0], origin)
         return result
 

@@ -53,6 +53,11 @@ class Origin:
         count = len(self.leaves)
         return all(map(is_, self.leaves, leaves)) and [kind(leaf) for leaf in leaves[count:]] == self.rest
 
+    def holds(self, leaves: list[Any], graph: Graph) -> bool:
+        """Whether these leaves live in the buffers that another graph wants."""
+        groups = self.graph.flat.groups if self.graph.flat is not None else None
+        return graph.flat is not None and graph.flat.groups == groups and all(map(is_, self.leaves, leaves))
+
     def __reduce__(self) -> tuple:
         return _nothing, ()  # a copy of a state, or one read from a pickle, comes from nowhere
 
@@ -62,7 +67,9 @@ def _nothing() -> None:
 
 
 def give(state: Any, leaves: list[Any], owner: Any, key: tuple, graph: Graph) -> tuple[Any, Origin]:
-    """Get a state ready whose memory a graph will overwrite: its own memory, or, with flat storage, a copy in buffers.
+    """Get a state ready whose memory a graph will overwrite: its own memory, or, with flat storage, buffers.
+
+    The state is copied into buffers, unless another graph with the same buffers made it.
 
     Args:
         leaves: Of all arguments, those of the state first.
@@ -70,8 +77,11 @@ def give(state: Any, leaves: list[Any], owner: Any, key: tuple, graph: Graph) ->
     spec = tree.structure(state)
     own, rest = leaves[: spec.num_leaves], [kind(leaf) for leaf in leaves[spec.num_leaves :]]
     buffers: list[Tensor] = []
+    before: Origin | None = getattr(state, "_origin", None)
     if graph.flat is None:
         check_own_memory(state)
+    elif before is not None and before.holds(own, graph):
+        buffers = before.buffers
     else:
         buffers, own = graph.flat.pack(own)
         # a copy of the rest too: its leaves may share memory

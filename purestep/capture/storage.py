@@ -1,8 +1,9 @@
 """Flat storage: leaves of the state that are updated alike live in one buffer, and are updated by one operation.
 
 The recorded graph is rewritten: the leaves become slices of a buffer, and what is written into them is computed once for the whole
-buffer. Only element-wise operations are joined, so that each element sees the arithmetic that it saw before. Outside, leaves are views:
-structure, paths and checkpoints stay as they are.
+buffer. Only element-wise operations are joined, so that each element sees the arithmetic that it saw before; and a norm over all leaves
+is taken over their concatenation, which sums in another order. Outside, leaves are views: structure, paths and checkpoints stay as they
+are.
 """
 
 import dataclasses
@@ -138,6 +139,7 @@ class _Joiner:
             with self.graph.inserting_before(first_input):
                 buffers.append(self.graph.placeholder(f"buffer_{i}"))
             self.joined[tuple(group)] = buffers[-1]
+        self._norms()
         # before anything is overwritten
         with self.graph.inserting_before(next(node for node in self.graph.nodes if node in set(self.writes.values()))):
             new = [self.join(tuple([_written(self.writes[node]) for node in group])) for group in self.groups]
@@ -147,6 +149,18 @@ class _Joiner:
         self._slice(buffers)
         self.graph.eliminate_dead_code()
         self.module.recompile()
+
+    def _norms(self) -> None:
+        """Take a norm over as many leaves as a group has over their concatenation: one reduction instead of one for each leaf."""
+        sizes = {len(group) for group in self.groups}
+        for root in list(self.graph.find_nodes(op="call_function", target=aten.sqrt.default)):
+            leaves = _leaves_of_norm(root)
+            if leaves is not None and len(leaves) in sizes and len({leaf.meta["val"].dtype for leaf in leaves}) == 1:
+                with self.graph.inserting_before(root):
+                    norm = self.graph.call_function(
+                        aten.linalg_vector_norm.default, (self.join(leaves),), {"dtype": root.meta["val"].dtype}
+                    )
+                root.replace_all_uses_with(norm)
 
     def _slice(self, buffers: list[fx.Node]) -> None:
         """Let what reads a leaf read its part of the buffer; the writes of single leaves are gone."""
@@ -208,6 +222,21 @@ def _written(write: fx.Node) -> fx.Node:
     value = write.args[1]
     assert isinstance(value, fx.Node)
     return value
+
+
+def _leaves_of_norm(root: Any) -> tuple[fx.Node, ...] | None:
+    """The tensors whose joint Euclidean norm a node is: the root of a sum of squares of their norms."""
+    norms: list[Any] = []
+    total = root.args[0]
+    while total.target is aten.addcmul.default and total.args[1] is total.args[2] and not total.kwargs:
+        norms.append(total.args[1])
+        total = total.args[0]
+    if not norms or total.target is not aten.pow.Tensor_Scalar or total.args[1] != 2:
+        return None
+    norms.append(total.args[0])
+    plain = all(n.target is aten.linalg_vector_norm.default and len(n.args) == 1 and list(n.kwargs) == ["dtype"] for n in norms)
+    same = len({node.meta["val"].dtype for node in (root, *norms)}) == 1
+    return tuple(n.args[0] for n in reversed(norms)) if plain and same else None
 
 
 def _is_scalar(value: Any) -> bool:
