@@ -129,6 +129,10 @@ class Training:
         """The same training with other arguments, named as in the constructor."""
         return Training(**(self._arguments | changes))
 
+    def whole_params(self, params: Tree) -> Tree:
+        """Parameters as `evaluate` can share them among batches; where each rank keeps its part, the whole, gathered from all ranks."""
+        return params
+
     def evaluator(
         self, *, forward: Callable[[Any, Any], Any] | None = None, loss: Composable | Callable[[Any, Any], Any] | None = None
     ) -> Callable[..., tuple[Any, dict[str, Sums]]]:

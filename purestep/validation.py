@@ -110,6 +110,7 @@ def _pass(training: Training, state: TrainState, validation: Validation, evaluat
     """Sum over the batches that this process has."""
     run = evaluate_model(training, validation, evaluate)
     params, buffers, averaged = _parameters(state, validation)
+    params = training.whole_params(params)  # once, whatever the number of batches that a rank has
     totals: dict[str, tuple[Tensor, Tensor]] = {}
     accumulators = [metric.empty() for metric in validation.metrics]
     device = tree.leaves(state.params)[0].device

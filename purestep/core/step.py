@@ -5,6 +5,7 @@ here are the stages after it, gates, counters and metrics, the same for both.
 """
 
 import dataclasses
+import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -37,7 +38,7 @@ class _Update(NamedTuple):
     updates: Tree
     applied: Tensor | None  # 0-d bool; None: nothing can veto
     reject: Tensor | None  # 0-d bool; None: the batch cannot be bad
-    head: GradientTransform | None = None  # the parts that gather the gradient of the update; None: it is that of the batch
+    gathered: Callable[[], Tree] | None = None  # the gradient of the whole update; None: it is that of the batch
 
 
 def build_step(
@@ -85,7 +86,7 @@ def build_step(
         ctx = ctx.replace(params=params, buffers=buffers, updates=new.updates, applied=new.applied)
         states, ctx = run_hooks(hooks, Stage.AFTER_OPTIMIZER_STEP, states, ctx)
         counters = count_batch(state.counters, new.applied, objective.ranks.world_size)
-        metrics = _joined(ctx.metrics, _update_metrics(optimizer, new, gradient.grads, state, trainable, extras))
+        metrics = _joined(ctx.metrics, _update_metrics(optimizer, new, gradient.grads, state, extras))
         states, ctx = run_hooks(hooks, Stage.AFTER_BATCH, states, ctx.replace(counters=counters, metrics=metrics))
         if new.reject is not None:  # a rejected batch leaves no trace in buffers and hooks either
             buffers, states = tree.where(~new.reject, (buffers, states), (state.buffers, state.hook_state))
@@ -117,27 +118,37 @@ def _full_update(optimizer: GradientTransform, gradient: Gradient, state: TrainS
     if gradient.unreached:
         new, opt_state = put_back(gradient.unreached, trainable, [trainable, state.opt_state], [new, opt_state])
     if isinstance(result, Gated):
-        return _Update(new, opt_state, result.updates, result.apply, result.reject, _head(optimizer, state.opt_state))
+        gathers = bool(_head(optimizer, state.opt_state)[1])
+        gathered = functools.partial(_gathered, optimizer, gradient.grads, state, trainable, extras) if gathers else None
+        return _Update(new, opt_state, result.updates, result.apply, result.reject, gathered)
     return _Update(new, opt_state, result, None, None)
 
 
 def _waiting_update(
     optimizer: GradientTransform, gradient: Gradient, state: TrainState, trainable: Tree, extras: dict[str, Any]
 ) -> _Update:
-    """The same while the first part, `accumulate`, waits: it adds the gradient to its sums, everything else stays as it is."""
-    first = optimizer.parts[0]
-    _, added = first.update(gradient.grads, state.opt_state[first.name], trainable, **extras)
+    """The same while `accumulate` waits: the gates before it judge, it adds the gradient to its sums, everything else stays as it is."""
+    head, opt_state = _head(optimizer, state.opt_state)
+    result, new = head.update(gradient.grads, opt_state, trainable, **extras)
     if gradient.unreached:
-        added = put_back(gradient.unreached, trainable, state.opt_state[first.name], added)
+        new = put_back(gradient.unreached, trainable, opt_state, new)
     silent = tree.map(lambda p: torch.full_like(p, -0.0), trainable)
-    return _Update(trainable, {**state.opt_state, first.name: added}, silent, scalar_like(trainable, False, torch.bool), None)
+    return _Update(trainable, {**state.opt_state, **new}, silent, scalar_like(trainable, False, torch.bool), result.reject)
 
 
 def _waits(optimizer: GradientTransform, state: TrainState) -> bool:
-    if not optimizer.parts or state.seed.device.type != "cpu":  # elsewhere the question would wait for the device
+    if state.seed.device.type != "cpu":  # elsewhere the question would wait for the device
         return False
-    first = state.opt_state.get(optimizer.parts[0].name)
-    return hasattr(first, "waits") and first.waits()
+    head, opt_state = _head(optimizer, state.opt_state)
+    # whatever the gates before it say, the window stays open
+    return bool(opt_state) and opt_state[part_names(head.parts)[-1]].waits()
+
+
+def _head(optimizer: GradientTransform, opt_state: Any) -> tuple[GradientTransform, dict[str, Any]]:
+    """The parts of a chain up to the last one that gathers a window of batches, and their states; none of either if none does."""
+    names = part_names(optimizer.parts)
+    end = max([0, *(i for i, name in enumerate(names, 1) if hasattr(opt_state.get(name), "waits"))])
+    return chain(*optimizer.parts[:end], name=optimizer.name), {name: opt_state[name] for name in names[:end]}
 
 
 # --- around the update --------------------------------------------------------------------------------------------
@@ -235,9 +246,7 @@ def _loss_metrics(loss: LossOutput) -> Metrics:
     return metrics | {f"loss/{name}": value for name, value in loss.penalties.items()}
 
 
-def _update_metrics(
-    optimizer: GradientTransform, new: _Update, grads: Tree, state: TrainState, trainable: Tree, extras: dict[str, Any]
-) -> Metrics:
+def _update_metrics(optimizer: GradientTransform, new: _Update, grads: Tree, state: TrainState, extras: dict[str, Any]) -> Metrics:
     """`update/applied`, `update/grad_norm` and what the chain reports.
 
     With an update comes the norm of its gradient, before clipping: of the whole window where the chain accumulates, of all ranks
@@ -245,8 +254,8 @@ def _update_metrics(
     """
     metrics = collect_metrics(new.opt_state, optimizer.name)
     norm = metrics.pop("update/grad_norm", None)
-    if norm is None and new.head is not None:
-        norm = tree.global_norm(_gathered(optimizer, new.head, grads, state, trainable, extras))
+    if norm is None and new.gathered is not None:
+        norm = tree.global_norm(new.gathered())
     if norm is None or (new.applied is not None and "ranks" not in extras):
         own = tree.global_norm(_unscaled(optimizer, state, grads))
         norm = own if norm is None or new.applied is None else torch.where(new.applied, norm.to(own.dtype), own)
@@ -254,20 +263,12 @@ def _update_metrics(
     return {"update/applied": took, "update/grad_norm": norm, **metrics}
 
 
-def _head(optimizer: GradientTransform, opt_state: Any) -> GradientTransform | None:
-    """The parts of a chain up to the last one that gathers a window of batches."""
-    gathering = [i for i, name in enumerate(part_names(optimizer.parts), 1) if hasattr(opt_state[name], "waits")]
-    return chain(*optimizer.parts[: gathering[-1]]) if gathering else None
-
-
-def _gathered(
-    optimizer: GradientTransform, head: GradientTransform, grads: Tree, state: TrainState, trainable: Tree, extras: dict[str, Any]
-) -> Tree:
+def _gathered(optimizer: GradientTransform, grads: Tree, state: TrainState, trainable: Tree, extras: dict[str, Any]) -> Tree:
     """The gradient that the head of the chain hands on, without loss scaling.
 
     The head runs once more for it: a captured graph holds it once all the same, and eagerly it is a pass over the gradient per window.
     """
-    opt_state = {name: state.opt_state[name] for name in part_names(head.parts)}
+    head, opt_state = _head(optimizer, state.opt_state)
     result, _ = head.update(grads, opt_state, trainable, **extras)
     if optimizer.scale_loss is None:
         return result.updates

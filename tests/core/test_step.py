@@ -175,6 +175,25 @@ def test_the_gradient_norm_of_a_window_is_reported_where_nothing_clips(before, a
     assert (first["update/grad_norm"].item(), second["update/grad_norm"].item()) == pytest.approx((6.0, 5.0), abs=1e-12)
 
 
+GATED_WINDOWS = {
+    "nonfinite": lambda: ps.chain(ps.skip_nonfinite(), ps.accumulate(3), ps.adamw(0.1)),
+    "scaled": lambda: ps.chain(ps.dynamic_loss_scale(8.0, growth_interval=2), ps.accumulate(3), ps.clip_by_global_norm(1.0), ps.adam(0.1)),
+}
+
+
+@pytest.mark.parametrize("name", sorted(GATED_WINDOWS))
+def test_the_form_for_an_open_window_behind_a_gate_gives_the_bits_of_the_full_step(name):
+    step, state = start(GATED_WINDOWS[name]())
+    forms = []
+    for value in (1.0, float("nan"), 2.0, 3.0, float("inf"), 4.0, 5.0, 6.0):
+        form = step.at(state)
+        forms.append(form is step)
+        expected, found = step(state, value * X), form(state, value * X)
+        assert_trees_equal(found, expected)
+        state = expected[0]
+    assert True in forms and False in forms
+
+
 def test_a_scaled_loss_is_unscaled_before_it_is_clipped_and_reported():
     sums = lambda w, x: (w * x).sum()  # noqa: E731
     params = torch.ones(2, dtype=torch.float64)

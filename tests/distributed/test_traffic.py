@@ -29,7 +29,7 @@ NORMS = ("sum", 8 * len(LEAVES))
         ("clipped", {}, {}, [[SUMS, GRADIENTS]] * 2),
         ("adamw", {"microbatches": 3}, {}, [[SUMS, GRADIENTS]] * 2),
         ("window", {}, {}, [[SUMS], [SUMS, GRADIENTS]] * 2),
-        ("gated window", {}, {}, [[SUMS, LEAF_FLAGS, GRADIENTS]] * 2),
+        ("gated window", {}, {}, [[SUMS, LEAF_FLAGS], [SUMS, LEAF_FLAGS, GRADIENTS]] * 2),
         ("adamw", {}, {"shard_state": "optimizer"}, [[SUMS, GRADIENTS, PART]] * 2),
         ("adamw", {}, {"shard_state": "gradients"}, [[SUMS, SCATTERED, NORMS, PART]] * 2),
         ("window", {}, {"shard_state": "gradients"}, [[SUMS, SCATTERED], [SUMS, SCATTERED, NORMS, PART]] * 2),
