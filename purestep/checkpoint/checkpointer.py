@@ -4,13 +4,12 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal, Self
 
-import torch
 from torch import Tensor
 
 from ..core.event import Event
@@ -22,13 +21,14 @@ from .cadence import Cadence, Moment, is_due
 from .hashing import Hash
 from .layout import Placed
 from .lock import lock_root, unlock_root
-from .manifest import MODEL_FILE, Reason
+from .manifest import Reason
 from .retention import Best, Policy
 from .root import apply_retention, make_way, refresh_links, refuse_to_go_back
+from .shards import RankReport, join_reports
 from .splitting import MAX_FILE_BYTES, check_limit
-from .staging import clean, make_root
+from .staging import clean, commit, make_root, staging
 from .store import directory_name, scan
-from .write import About, about_state, saving, write_checkpoint
+from .write import About, about_state, encode_checked, make_manifest, saving, write_checkpoint
 
 OnBusy = Literal["wait", "skip"]
 _log = logging.getLogger("purestep.checkpoint")
@@ -144,19 +144,7 @@ class Checkpointer:
             return False
         self.wait()
         placed = layout.place(state)
-        about = about_state(
-            state,
-            step,
-            extra={**self.extra, **(extra or {})},
-            run_id=self.run_id,
-            parent_id=self._parent_id,
-            reason=reason,
-            metrics=_plain_numbers(metrics or {}),
-        )
-        directory_name(about.label)  # a label out of range is the caller's error, not the background's
-        if self._newest_label is None or about.label < self._newest_label:
-            with saving(self.root):
-                refuse_to_go_back(self.root, about.label)
+        about = self._about(state, step, reason, metrics, extra)
         self._newest_label = about.label
         if self._worker is None:
             self._parent_id = self._write(placed, about)
@@ -164,6 +152,41 @@ class Checkpointer:
         self._buffers = snapshot.buffers_for(placed, self._buffers)
         self._pending = self._worker.submit(self._write, snapshot.copy_into(self._buffers, placed), about)
         return True
+
+    def save_parts(
+        self,
+        state: Any,
+        step: int | None = None,
+        *,
+        write: Callable[[str], Sequence[RankReport]],
+        reason: Reason = "periodic",
+        metrics: Mapping[str, float] | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Save a state of which several ranks write their parts; it returns when the checkpoint is safe.
+
+        Args:
+            state: What this process has of it; gives the counters and the structure.
+            step: As for `save`, like the rest.
+            write: `write(directory)`, called once: has all ranks write into the directory, by `write_rank`, and returns their reports. If
+                it raises, nothing is left of the attempt.
+
+        Raises:
+            CheckpointSaveError: If it could not be written, or the parts do not make up the state.
+        """
+        self._check_usable()
+        self.wait()
+        about = self._about(state, step, reason, metrics, extra)
+        path = os.path.join(self.root, directory_name(about.label))
+        with saving(path):
+            make_way(path, self.run_id)
+            with staging(path) as stage:
+                reports = write(stage.path)
+                about = replace(about, world_size=len(reports), finite=all(report.finite for report in reports))
+                manifest = make_manifest(*join_reports(reports), about)
+                commit(stage, encode_checked(manifest))
+        self._parent_id, self._newest_label = manifest.checkpoint_id, about.label
+        self._tidy_up(path)
 
     def prepare(self, state: Any) -> None:
         """Allocate the host buffers before the first save, so that it blocks no longer than the others."""
@@ -209,6 +232,25 @@ class Checkpointer:
                 raise
             error.add_note(f"besides, the last checkpoint was not written: {failure}")
 
+    def _about(
+        self, state: Any, step: int | None, reason: Reason, metrics: Mapping[str, float] | None, extra: Mapping[str, Any] | None
+    ) -> About:
+        """What the manifest will say of a state, if its label may be the next one."""
+        about = about_state(
+            state,
+            step,
+            extra={**self.extra, **(extra or {})},
+            run_id=self.run_id,
+            parent_id=self._parent_id,
+            reason=reason,
+            metrics=_plain_numbers(metrics or {}),
+        )
+        directory_name(about.label)  # a label out of range is the caller's error, not the background's
+        if self._newest_label is None or about.label < self._newest_label:
+            with saving(self.root):
+                refuse_to_go_back(self.root, about.label)
+        return about
+
     def _check_usable(self) -> None:
         if self._closed:
             raise CheckpointSaveError(f"the Checkpointer of {self.root} is closed; make a new one")
@@ -220,19 +262,22 @@ class Checkpointer:
         try:
             path = os.path.join(self.root, directory_name(about.label))
             if about.reason == "exception" or (about.metrics and self.policy.keep_best):
-                about = replace(about, finite=_all_finite(placed))
+                about = replace(about, finite=layout.has_finite_weights(placed))
             with saving(path):
                 make_way(path, self.run_id)
                 checkpoint_id = write_checkpoint(path, placed, about, hash=self.hash, max_file_bytes=self.max_file_bytes)
         except Exception as error:
             _log.error("checkpoint %d was not written: %s", about.label, error)  # now, in case nobody ever calls again
             raise
+        self._tidy_up(path)
+        return checkpoint_id
+
+    def _tidy_up(self, path: str) -> None:
         try:
             refresh_links(self.root, path, self.policy)
             apply_retention(self.root, self.policy, self.run_id)
         except OSError as error:
-            _log.warning("checkpoint %d is safe, but tidying up after it failed: %s", about.label, error)
-        return checkpoint_id
+            _log.warning("%s is safe, but tidying up after it failed: %s", path, error)
 
     # --- as a listener ----------------------------------------------------------------------------------------------
 
@@ -316,8 +361,3 @@ def _plain_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Scalars as floats; what is no scalar cannot rank checkpoints and is left out."""
     scalars = {name: value for name, value in metrics.items() if isinstance(value, int | float) or getattr(value, "ndim", None) == 0}
     return {name: float(value) for name, value in scalars.items()}
-
-
-def _all_finite(placed: Sequence[Placed]) -> bool:
-    weights = [item.leaf for item in placed if item.file == MODEL_FILE and isinstance(item.leaf, Tensor)]
-    return all(bool(torch.isfinite(leaf.float() if leaf.itemsize == 1 else leaf).all()) for leaf in weights)

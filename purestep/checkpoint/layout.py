@@ -68,6 +68,12 @@ def place(state: Any) -> list[Placed]:
     return placed
 
 
+def has_finite_weights(placed: Sequence[Placed]) -> bool:
+    """Whether no leaf that goes into the file of the model holds NaN or infinity."""
+    weights = [item.leaf for item in placed if item.file == MODEL_FILE and isinstance(item.leaf, Tensor)]
+    return all(bool(torch.isfinite(leaf.float() if leaf.itemsize == 1 else leaf).all()) for leaf in weights)
+
+
 def place_leaf(path: str, leaf: Any, has_model: bool) -> Placed:
     """Assign a file and a name to one leaf.
 

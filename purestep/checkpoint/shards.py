@@ -37,6 +37,8 @@ class RankReport(NamedTuple):
 
     files: list[dict[str, Any]]
     leaves: list[dict[str, Any]]
+    finite: bool = True
+    """Whether its parts of the weights are."""
 
 
 class Wanted(NamedTuple):
@@ -81,19 +83,15 @@ def write_rank(directory: str, parts: Sequence[Part], *, rank: int, world_size: 
         CheckpointSaveError: If a part cannot be stored.
         OSError: If the system fails.
     """
-    placed = _told_apart([_place(part, rank, world_size, has_model) for part in parts if not _is_empty(part)])
+    whole = [layout.place_leaf(part.path, part.leaf, has_model)._replace(box=part.box) for part in parts if not _is_empty(part)]
+    placed = _told_apart([item._replace(file=rank_file(item.file, rank, world_size)) for item in whole])
     files, leaves = write_files(directory, placed)
-    return RankReport([file.model_dump() for file in files], [leaf.model_dump() for leaf in leaves])
+    return RankReport([file.model_dump() for file in files], [leaf.model_dump() for leaf in leaves], layout.has_finite_weights(whole))
 
 
 def _is_empty(part: Part) -> bool:
     # an empty part of something has nothing to say; of an empty leaf, the part at the origin says that it is there
     return part.box is not None and part.leaf.numel() == 0 and any(part.box.offset)
-
-
-def _place(part: Part, rank: int, world_size: int, has_model: bool) -> Placed:
-    whole = layout.place_leaf(part.path, part.leaf, has_model)
-    return whole._replace(file=rank_file(whole.file, rank, world_size), box=part.box)
 
 
 def _told_apart(placed: list[Placed]) -> list[Placed]:

@@ -45,13 +45,15 @@ class Report(NamedTuple):
 
     files: list[dict[str, Any]]
     leaves: list[dict[str, Any]]
+    finite: bool
+    """Whether its parts of the weights are."""
 
 
 class WritePart(Protocol):
     """Such as `checkpoint.shards.write_rank`: write the parts of a rank into a directory that rank 0 has opened."""
 
     def __call__(self, directory: str, parts: Sequence[Any], *, rank: int, world_size: int, has_model: bool) -> Any:
-        """Returns two lists of plain JSON, of files and of leaves."""
+        """Returns two lists of plain JSON, of files and of leaves, and whether the weights are finite."""
         ...
 
 
@@ -95,7 +97,7 @@ def _write_together(directory: str, state: Any, write_part: WritePart, ranks: Ra
     written = ranks.together(
         lambda: write_part(directory, own, rank=ranks.rank, world_size=ranks.world_size, has_model=hasattr(state, "params"))
     )
-    text = json.dumps([written.files, written.leaves])
+    text = json.dumps([written.files, written.leaves, written.finite])
     return [Report(*json.loads(ranks.tell(text, speaker))) for speaker in range(ranks.world_size)]
 
 

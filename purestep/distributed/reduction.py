@@ -49,8 +49,7 @@ def sum_over_ranks(ranks: Ranks) -> GradientTransform:
         return SumOverRanksState(scalar_like(params, 0.0), "")
 
     def update(updates: Tree, state: SumOverRanksState, params: Tree = None, **extra: Any) -> tuple[Tree, SumOverRanksState]:
-        leaves, structure = tree.flatten(updates)
-        summed = tree.unflatten(structure, _sum_leaves(leaves, ranks))
+        summed = ranks.sum_tree(updates)
         return summed, SumOverRanksState(tree.global_norm(summed).to(state.norm.device), state.parts)
 
     return GradientTransform(init, update, "sum_over_ranks", same_on_all_ranks=frozenset({"updates"}))
@@ -73,17 +72,3 @@ def share_nonfinite(ranks: Ranks) -> GradientTransform:
         return tree.unflatten(structure, shared), state
 
     return GradientTransform(lambda params: EmptyState(), update, "share_nonfinite")
-
-
-def _sum_leaves(leaves: list[Tensor], ranks: Ranks) -> list[Tensor]:
-    real = [torch.view_as_real(leaf) if leaf.is_complex() else leaf for leaf in leaves]
-    buckets: dict[torch.dtype, list[int]] = {}
-    for i, leaf in enumerate(real):
-        buckets.setdefault(torch.promote_types(leaf.dtype, torch.float32), []).append(i)
-    summed = list(leaves)
-    for dtype, members in buckets.items():
-        total = ranks.sum(torch.cat([real[i].reshape(-1).to(dtype) for i in members]))
-        for i, part in zip(members, total.split([real[i].numel() for i in members]), strict=True):
-            shaped = part.view(real[i].shape).to(real[i].dtype)
-            summed[i] = torch.view_as_complex(shaped) if leaves[i].is_complex() else shaped
-    return summed

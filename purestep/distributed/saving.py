@@ -100,7 +100,8 @@ class SharedCheckpoints:
                 self._save_event(event, "periodic")
         elif event.stage is Stage.AFTER_TRAINING:
             if self._saved != (event.batch_count, event.epoch_count):
-                self._save_event(event, "final")
+                early = "preemption" if (event.stop_reason or "").startswith("SIG") else "periodic"
+                self._save_event(event, "final" if event.target_reached else early)
             self._on_rank_zero(lambda writer: writer.wait())
 
     def close(self) -> None:

@@ -13,7 +13,6 @@ from purestep.checkpoint import shards
 from purestep.core import tree
 from tests.distributed import scenarios
 from tests.distributed.faults import Rows
-from tests.distributed.parts_writer import PartsCheckpointer
 
 CHAINS = {
     "adamw": lambda: ps.adamw(0.05),
@@ -87,7 +86,7 @@ def shares_in_parts(topology, root, num_epochs, stage="parameters", write_part=s
     if os.path.isdir(f"{root}/latest"):
         state = ps.distributed.restore_in_parts(functools.partial(shards.load_parts, root), state, topology)
     validation = ps.Validation(ps.distributed.shard(ps.Loader(Samples(5), 6, shuffle=False), topology), every_n_epochs=1)
-    writer = functools.partial(PartsCheckpointer, root, keep_last=2)
+    writer = functools.partial(ps.Checkpointer, root, keep_last=2)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with ps.distributed.SharedCheckpoints(writer, topology, every_n_epochs=1, write_part=write_part) as checkpoints:
@@ -108,7 +107,7 @@ def continued_elsewhere(topology, root, new_root):
     """The newest state of another world, and the same after it was written by this one; whole."""
     training = ps.distributed.data_parallel(scenarios.staged_training("window"), topology, shard_state="parameters")
     state = ps.distributed.restore_in_parts(functools.partial(shards.load_parts, root), training.init(device="meta"), topology)
-    writer = functools.partial(PartsCheckpointer, new_root)
+    writer = functools.partial(ps.Checkpointer, new_root)
     with ps.distributed.SharedCheckpoints(writer, topology, write_part=shards.write_rank) as checkpoints:
         checkpoints.save(state)
     return scenarios.plain(scenarios.whole_state(state, topology.ranks))
