@@ -1,6 +1,10 @@
 """The documents speak the truth: their Python runs, their paths exist. Doctests of the package run beside it."""
 
+import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,6 +34,23 @@ def test_the_python_of_a_document_runs_from_top_to_bottom(path, tmp_path, monkey
     with torch.random.fork_rng(devices=[]):  # a module draws its first weights from the global generator
         for source in padded_snippets(path):
             exec(compile(source, str(path), "exec"), names)
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_the_script_of_many_processes_gives_on_two_ranks_what_it_gives_on_one(tmp_path):
+    report = "import json\nif topology.rank == 0:\n    print(json.dumps({k: p.tolist() for k, p in result.state.params.items()}))\n"
+    script = tmp_path / "script.py"
+    script.write_text(padded_snippets(ROOT / "docs/scaling.md")[0] + report, encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--monitor-interval=0.2"]
+    alone, together = (
+        subprocess.run([sys.executable, *how, script], capture_output=True, text=True, timeout=120, env=environment, check=False)
+        for how in ([], torchrun)
+    )
+    assert alone.returncode == together.returncode == 0, (alone.stderr + together.stderr)[-3000:]
+    one, two = ({name: torch.tensor(p) for name, p in json.loads(done.stdout).items()} for done in (alone, together))
+    torch.testing.assert_close(two, one, rtol=1e-5, atol=1e-6)  # float32, and two ranks add in another order
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=short)
