@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .core import tree
-from .core.loss import Composable, ComposedLoss, Sums, as_loss, divide
+from .core.loss import Composable, ComposedLoss, Sums, as_loss, divide, warn_of_filling
 from .core.ranks import Ranks
 from .core.state import TrainState
 from .errors import DataError
@@ -87,6 +87,7 @@ def validate(training: Training, state: TrainState, validation: Validation, eval
     Raises:
         DataError: If the data is empty, or none of it has a label for some term of the loss.
     """
+    warn_of_filling(_loss_of(training, validation), validation.data)
     found = training.ranks.together(lambda: _pass(training, state, validation, evaluate))
     found = _over_ranks(training.ranks, found, _loss_of(training, validation).names)
     if found.num_batches == 0:

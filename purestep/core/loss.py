@@ -6,6 +6,7 @@ A term is a frozen dataclass, callable on `(prediction, target, batch)`, that re
 
 import abc
 import dataclasses
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -160,6 +161,28 @@ def as_sums(value: Any, count: int = 1) -> Sums:
     if not isinstance(value, Tensor):
         raise LossError(f"a loss function returns a 0-d tensor or Sums, got {type(value).__name__}")
     return Sums(value * count, torch.full_like(value, count)) if count != 1 else Sums(value, torch.ones_like(value))
+
+
+def sample_mask(batch: Any, size: int) -> Tensor | None:
+    """Which of `size` samples count, `(size,)`, bool: the field `mask` of a dict batch, where a `Loader` marks samples that only fill up.
+
+    None if the batch has no such field of this form. Terms and metrics leave those samples out by themselves.
+    """
+    mask = batch.get("mask") if isinstance(batch, Mapping) else None
+    fits = isinstance(mask, Tensor) and mask.dtype == torch.bool and tuple(mask.shape) == (size,)
+    return mask if fits else None
+
+
+def warn_of_filling(loss: "ComposedLoss", batches: Any) -> None:
+    """Tell of a loss function that cannot know of the samples with which a loader fills up the end of an epoch."""
+    functions = [part.term.label for part in loss.weighted() if isinstance(part.term, FunctionTerm | WholeTerm)]
+    if functions and getattr(batches, "fills_up", False):
+        warnings.warn(
+            f"the last batch of an epoch is filled up with samples that do not count, which the loss function {', '.join(functions)} "
+            "cannot know unless it reads batch['mask'] and returns Sums; give the Loader last='drop' or last='keep', or use a term such as "
+            "ps.MSELoss, which leaves them out",
+            stacklevel=4,
+        )
 
 
 def num_samples(batch: Any) -> int:

@@ -46,8 +46,9 @@ class Loader:
             where a plain batch size comes with another `last` than "pad".
         rank: Which part of each global batch is ours.
         world: Number of ranks.
-        last: What happens to the end of an epoch that fills no whole batch: "pad" fills it with samples of weight 0, "drop" leaves it
-            out, "keep" makes a smaller batch (one rank only).
+        last: What happens to the end of an epoch that fills no whole batch: "pad" fills it with samples of weight 0 (which the losses and
+            metrics of purestep leave out; a loss function of your own reads `batch["mask"]`), "drop" leaves it out, "keep" makes a
+            smaller batch (one rank only).
     """
 
     def __init__(
@@ -79,6 +80,12 @@ class Loader:
     def __len__(self) -> int:
         """Batches of one epoch."""
         return self.plan.num_batches(self.world)
+
+    @property
+    def fills_up(self) -> bool:
+        """Whether the last batches of an epoch hold samples that only fill up."""
+        plan = self.plan
+        return isinstance(plan, EvenBatches) and plan.last == "pad" and len(self.dataset) % (plan.batch_size * self.world) != 0
 
     def indices(self, epoch: int, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Which samples batch `index` of an epoch holds, and a mask that is False for those that only fill up."""

@@ -54,6 +54,11 @@ class Prefetched:
         return len(self.loader)
 
     @property
+    def fills_up(self) -> bool:
+        """As of the loader."""
+        return self.loader.fills_up
+
+    @property
     def fingerprint(self) -> str:
         """That of the loader: the batches are the same."""
         return self.loader.fingerprint

@@ -16,6 +16,7 @@ from ..core import tree
 from ..core.epoch import observe, observes
 from ..core.event import Event, Listener, Stop, crossed
 from ..core.hook import Stage
+from ..core.loss import warn_of_filling
 from ..core.state import TrainState, check_not_consumed
 from ..core.step import Step, form_at
 from ..errors import ConsumedStateError, DataError, StallError
@@ -91,6 +92,7 @@ def fit(
     """
     target = parse_target(time_budget, num_epochs=num_epochs, num_steps=num_steps, num_batches=num_batches)
     check_batches(batches)
+    warn_of_filling(training.loss, batches)
     heard = check_listeners(listeners, on_listener_error)
     if time_budget is not None:
         heard = (*heard, StopAtTime(time_budget, reason="time_budget"))

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.loss import LossTerm, Sums, lookup
+from ..core.loss import LossTerm, Sums
 from ..errors import LossError
 from .entropy import sigmoid_binary_cross_entropy, weigh
-from .masks import check_mask
+from .masks import read_mask
 from .pairing import check_tensor, expand_mask, replace, widen
 from .reduction import by_sample, pool
 
@@ -55,8 +55,7 @@ class CrossEntropyLoss(LossTerm):
         soft = self._is_soft(logits, target)
         rows = logits.shape[:-1]
         valid = torch.ones(rows, dtype=torch.bool, device=logits.device)
-        if self.mask_key is not None:
-            mask = check_mask(self.label, self.mask_key, lookup(batch, self.mask_key, self.label, "mask"), rows)
+        if (mask := read_mask(self.label, batch, self.mask_key, valid)) is not None:
             valid = expand_mask(mask, valid)
         if not soft and self.ignore_index is not None:
             valid = valid & (target != self.ignore_index)
@@ -135,8 +134,7 @@ class BinaryCrossEntropyLoss(LossTerm):
             )
         logits, labels = widen(prediction), target.to(widen(prediction).dtype)
         valid = torch.ones_like(logits, dtype=torch.bool)
-        if self.mask_key is not None:
-            mask = check_mask(self.label, self.mask_key, lookup(batch, self.mask_key, self.label, "mask"), logits.shape)
+        if (mask := read_mask(self.label, batch, self.mask_key, logits)) is not None:
             valid = expand_mask(mask, logits)
         values = sigmoid_binary_cross_entropy(replace(logits, valid), replace(labels, valid))
         return pool(*by_sample(replace(values, valid), valid))

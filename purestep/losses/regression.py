@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
-from ..core.loss import LossTerm, Sums, lookup
+from ..core.loss import LossTerm, Sums
 from ..errors import LossError
 from .elementwise import huber_loss
-from .masks import check_mask
+from .masks import read_mask
 from .pairing import DTypePolicy, check_delta, check_dtype_policy, difference, labelled, pair
 from .reduction import by_sample, pool
 
@@ -17,6 +17,8 @@ from .reduction import by_sample, pool
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RegressionTerm(LossTerm):
     """Abstract: the mean of some function of the error over all elements that count. The first axis is that of the samples.
+
+    Samples with which a `Loader` fills up a batch never count.
 
     Args:
         mask_key: A field of the batch, bool, True where an element counts; of the target's shape, or of its first axes.
@@ -42,10 +44,7 @@ class RegressionTerm(LossTerm):
         prediction, target = pair(self.label, prediction, target, self.dtype_policy)
         if not prediction.ndim:
             raise LossError(f"{self.label}: prediction and target need a first axis, that of the samples; got 0-d tensors")
-        mask = None
-        if self.mask_key is not None:
-            mask = check_mask(self.label, self.mask_key, lookup(batch, self.mask_key, self.label, "mask"), target.shape)
-        valid = labelled(target, mask, self.ignore_nonfinite)
+        valid = labelled(target, read_mask(self.label, batch, self.mask_key, target), self.ignore_nonfinite)
         return pool(*by_sample(self.error(difference(prediction, target, valid)), valid))
 
 

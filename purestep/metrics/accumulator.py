@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.loss import lookup
+from ..core.loss import lookup, sample_mask
 from ..errors import LossError
 
 Sums = dict[str, Tensor]
@@ -109,14 +109,15 @@ def within(valid: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def read_mask(label: str, batch: Any, key: str | None, like: Tensor) -> Tensor | None:
-    """A mask by its key, if there is a key.
+    """Where elements of `like` count by the batch: inside the mask called `key`, and in samples that do not only fill up.
 
     Raises:
-        LossError: If it is missing, not bool, or not over the first axes of `like`.
+        LossError: If the mask is missing, not bool, or not over the first axes of `like`.
     """
+    samples = sample_mask(batch, like.shape[0]) if like.ndim else None
     if key is None:
-        return None
+        return samples
     mask = lookup(batch, key, label, "mask")
     if mask.dtype != torch.bool or not mask.ndim or mask.shape != like.shape[: mask.ndim]:
         raise LossError(f"{label}: mask {key!r} must be bool, {tuple(like.shape)} or its first axes, got {mask.dtype} {tuple(mask.shape)}")
-    return mask
+    return mask if samples is None or samples is mask else mask & samples.reshape(-1, *[1] * (mask.ndim - 1))
