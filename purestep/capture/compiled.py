@@ -102,8 +102,10 @@ class Compiled:
         if origin is None or not origin.fits(self, form, leaves):
             graph = self._graph(form, leaves)
             state, origin = give(state, leaves, self, form, graph)
-        result = origin.graph.run([*origin.leaves, *leaves[len(origin.leaves) :]], state, origin.buffers)
-        mark_consumed(args[0])
+        try:
+            result = origin.graph.run([*origin.leaves, *leaves[len(origin.leaves) :]], state, origin.buffers)
+        finally:  # a graph that fails half-way, out of memory, may have overwritten a part of it
+            mark_consumed(args[0])
         remember(result[0], origin)
         return result
 

@@ -1,6 +1,7 @@
 """Calls after the first: what is taken from the call before, and what is looked at anew."""
 
 import copy
+import dataclasses
 import pickle
 import weakref
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 import purestep as ps
-from purestep.errors import RecompileError
+from purestep.errors import ConsumedStateError, RecompileError
 from purestep.testing import assert_trees_equal
 from tests.examples_of_models import batches, run, training
 
@@ -92,3 +93,19 @@ def test_neither_the_state_nor_what_it_was_is_kept_alive_by_the_compiled_step():
     leaf = weakref.ref(state.params["w"])
     del state
     assert leaf() is None
+
+
+def test_a_state_whose_donating_step_failed_half_way_is_not_taken_for_whole():
+    plain, state = linear()
+    step, x = captured(plain), torch.ones(2)
+    state, _ = step(state, x)
+
+    def fail(*arguments):
+        raise torch.OutOfMemoryError("half-way")
+
+    broken = dataclasses.replace(state._origin, graph=dataclasses.replace(state._origin.graph, run=fail))
+    object.__setattr__(state, "_origin", broken)
+    with pytest.raises(torch.OutOfMemoryError):
+        step(state, x)
+    with pytest.raises(ConsumedStateError):
+        plain(state, x)
