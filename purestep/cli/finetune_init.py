@@ -1,10 +1,11 @@
-"""The command `purestep finetune init`: a spec that starts from weights. It opens no store, and writes nothing over anything."""
+"""The command `purestep finetune init`: a spec that starts from weights. It asks stores only for their parts, and writes nothing over anything."""
 
 import os
 from typing import Any
 
 import click
 
+from .choosing_parts import SPLIT, VALIDATION_SPLIT, choose_parts
 from .documents import dump
 from .exits import ExitCode, Refusal, tell
 from .train_init import write_new
@@ -27,6 +28,8 @@ from .train_init import write_new
 @click.option("--output-dir", required=True, metavar="D", help="Directory of the run.")
 @click.option("--out", required=True, metavar="FILE", help="The spec; must not exist.")
 @click.option("--validation-dataset", "validation", multiple=True, metavar="P", help="A store to validate on.")
+@SPLIT
+@VALIDATION_SPLIT
 @click.option("--model", metavar="CLS_PATH", help="Dotted path of the model, where the weights do not say.")
 @click.option("--trainable", multiple=True, metavar="GLOB", help="Parameters that are trained; all, if not given.")
 @click.option("--freeze", "frozen", multiple=True, metavar="GLOB", help="Parameters that are not.")
@@ -48,6 +51,7 @@ def command(source: str, datasets: tuple[str, ...], output_dir: str, out: str, v
     directory, model, recipe = os.path.dirname(out), choices.pop("model"), recipe_of(source)
     if model is not None:
         recipe = {**recipe, "model_specs": {"main": {"cls_path": model}}}
+    parts = choose_parts(datasets, validation, choices.pop("split"), choices.pop("validation_split"))
     spec = finetune_template(
         relative_to(source, directory),
         recipe,
@@ -57,12 +61,13 @@ def command(source: str, datasets: tuple[str, ...], output_dir: str, out: str, v
         num_steps=1000 if steps is None and epochs is None else steps,
         num_epochs=epochs,
         validation_paths=[relative_to(path, directory) for path in validation],
+        **parts._asdict(),
         name=os.path.basename(os.path.normpath(output_dir)),
         **choices,
     )
     write_new(out, dump(spec) + "\n")
     fill = "" if spec["strategy"]["model_specs"] else "fill strategy.model_specs, then: "
-    tell(f"wrote {out}", f"next: {fill}purestep spec report {out}")
+    tell(f"wrote {out}: {parts.text()}", f"next: {fill}purestep spec report {out}")
 
 
 def recipe_of(source: str) -> dict[str, Any]:
@@ -71,18 +76,19 @@ def recipe_of(source: str) -> dict[str, Any]:
     Raises:
         Refusal: If there is nothing at the path.
     """
-    from ..spec.reading import document_of, read_spec
+    from ..spec.reading import read_spec
 
     if not os.path.exists(source):
         raise Refusal(f"there is no {source}", ExitCode.PATH)
     around = os.path.abspath(source)
     for directory in (around, os.path.dirname(around), os.path.dirname(os.path.dirname(around))):  # a run, its checkpoints, one of them
         if os.path.isfile(path := os.path.join(directory, "spec.json")):
-            document = document_of(read_spec(path))
-            names = ("cutoff", "dtype", "reference_energies")
+            spec = read_spec(path)
+            strategy = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)["strategy"]
+            dataset = spec.dataset.model_dump(mode="json", include={"cutoff", "dtype"}, exclude_defaults=True)
             return {
-                "model_specs": document["strategy"]["model_specs"],
-                "loss": document["strategy"]["loss"],
-                "dataset": {name: document["dataset"][name] for name in names},
+                "model_specs": strategy.get("model_specs", {}),
+                "loss": strategy["loss"],
+                "dataset": {**dataset, "reference_energies": spec.dataset.reference_energies},
             }
     return {}

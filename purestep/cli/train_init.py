@@ -1,10 +1,11 @@
-"""The command `purestep train init`: a spec to begin with. It opens no store, and writes nothing over anything."""
+"""The command `purestep train init`: a spec to begin with. It asks stores only for their parts, and writes nothing over anything."""
 
 import os
 from typing import Any
 
 import click
 
+from .choosing_parts import SPLIT, VALIDATION_SPLIT, choose_parts
 from .documents import dump
 from .exits import ExitCode, Refusal, tell
 
@@ -12,7 +13,8 @@ from .exits import ExitCode, Refusal, tell
 @click.command(
     "init",
     short_help="Write a spec to begin with.",
-    help="""Write a spec to begin with: data, loss, optimizer, schedule, output. The data need not be there yet.
+    help="""Write a spec to begin with: data, loss, optimizer, schedule, output. The data need not be there yet; of a store that
+    is, and has parts, the spec trains on train and validates on validation.
 
     \b
       purestep train init --dataset data/train.zarr --output-dir runs/one --out train.json
@@ -22,6 +24,8 @@ from .exits import ExitCode, Refusal, tell
 @click.option("--output-dir", required=True, metavar="D", help="Directory of the run.")
 @click.option("--out", required=True, metavar="FILE", help="The spec; must not exist.")
 @click.option("--validation-dataset", "validation", multiple=True, metavar="P", help="A store to validate on.")
+@SPLIT
+@VALIDATION_SPLIT
 @click.option("--model", metavar="CLS_PATH", help="Dotted path of the model, such as purestep.models.PaiNN.")
 @click.option("--lr", type=click.FloatRange(min=0, min_open=True), default=1e-3, show_default=True, help="Peak learning rate.")
 @click.option("--num-steps", type=click.IntRange(min=1), help="Updates; 1000 if nothing else is said.")
@@ -37,6 +41,7 @@ def command(datasets: tuple[str, ...], output_dir: str, out: str, validation: tu
     if steps is not None and epochs is not None:
         raise click.UsageError("give --num-steps or --num-epochs, not both")
     directory = os.path.dirname(out)
+    parts = choose_parts(datasets, validation, choices.pop("split"), choices.pop("validation_split"))
     spec = template(
         [relative_to(path, directory) for path in datasets],
         relative_to(output_dir, directory),
@@ -44,12 +49,13 @@ def command(datasets: tuple[str, ...], output_dir: str, out: str, validation: tu
         num_steps=1000 if steps is None and epochs is None else steps,
         num_epochs=epochs,
         validation_paths=[relative_to(path, directory) for path in validation],
+        **parts._asdict(),
         name=os.path.basename(os.path.normpath(output_dir)),
         **choices,
     )
     write_new(out, dump(spec) + "\n")
     fill = "" if choices["model"] is not None else "fill strategy.model_specs, then: "
-    tell(f"wrote {out}", f"next: {fill}purestep spec report {out}")
+    tell(f"wrote {out}: {parts.text()}", f"next: {fill}purestep spec report {out}")
 
 
 def write_new(path: str, text: str) -> None:

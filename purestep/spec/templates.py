@@ -16,6 +16,8 @@ def template(
     num_steps: int | None = None,
     num_epochs: int | None = None,
     validation_paths: Sequence[str] = (),
+    split: str | None = None,
+    validation_split: str | None = None,
     batch_size: int = 32,
     model: str | None = None,
     preset: Preset = "adamw",
@@ -30,6 +32,8 @@ def template(
         learning_rate: Its peak.
         num_steps: Length of the run in updates, with a warm-up and a cosine decay over it.
         num_epochs: Length in passes over the data, with a constant learning rate, since nobody has counted their batches.
+        split: Part of the stores to train on; None: all of them.
+        validation_split: Part to validate on: of `validation_paths`, or without them of `paths`.
         model: Dotted path of the model; without it `strategy.model_specs` is left empty, and has to be filled in.
     """
     schedule: Any = learning_rate
@@ -45,8 +49,9 @@ def template(
     length = {"num_steps": num_steps} if num_steps is not None else {"num_epochs": num_epochs}
     dataset: dict[str, Any] = {"paths": list(paths), "batch_size": batch_size, "reference_energies": "store"}
     spec: dict[str, Any] = {"spec_version": 1, "name": name, "workflow": "train"}
-    spec["dataset"] = {**dataset, "validation_paths": list(validation_paths)} if validation_paths else dataset
-    if validation_paths:
+    named = {"split": split, "validation_paths": list(validation_paths), "validation_split": validation_split}
+    spec["dataset"] = dataset | {name: given for name, given in named.items() if given}
+    if validation_paths or validation_split is not None:
         spec["validation"] = {"every_n_epochs": 1, "metrics": [{"kind": "EnergyErrors"}, {"kind": "ForceErrors"}]}
     spec["strategy"] = {
         "model_specs": {"main": {"cls_path": model}} if model is not None else {},
@@ -54,11 +59,21 @@ def template(
         "update": [{"kind": "skip_nonfinite"}, {"kind": "clip_by_global_norm", "max_norm": 10.0}, optimizer],
         "schedule": schedule,
         **length,
-        "hooks": [{"kind": "ema", "decay": 0.999}],
+        "hooks": [{"kind": "ema", "decay": _decay(num_steps), "debias": True}],
     }
-    spec["output"] = {"run_dir": run_dir, "checkpoints": {"every_n_steps": 500, "keep_last": 3}}
+    spec["output"] = {"run_dir": run_dir, "checkpoints": {**_cadence(num_steps), "keep_last": 3}}
     spec["runtime"] = {"seed": 0, "device": device}
     return spec
+
+
+def _decay(num_steps: int | None) -> float:
+    """Of an average over about the last tenth of the run, and over no more than a thousand updates."""
+    return 0.999 if num_steps is None else round(min(0.999, max(0.9, 1.0 - 10.0 / num_steps)), 3)
+
+
+def _cadence(num_steps: int | None) -> dict[str, int]:
+    """Some ten checkpoints in a short run, one in 500 updates in a long one; with each epoch where nobody has counted the updates."""
+    return {"every_n_epochs": 1} if num_steps is None else {"every_n_steps": min(500, max(1, num_steps // 10))}
 
 
 def finetune_template(
