@@ -162,6 +162,12 @@ _PROBLEMS = {
         "Give different stores, or parts: dataset.split and dataset.validation_split. `purestep data inspect` with both stores "
         "counts the structures that stand in both.",
     ),
+    "PS313": (
+        "The step is compiled, and batches of atoms are not padded to a size that they share, so each brings new shapes. A graph is made "
+        "for one size, or at best for a range of sizes.",
+        'Pad them: {"padded_sizes": 2} in dataset plans two sizes for all batches. `purestep debug compile` says what is compiled, and how '
+        "often.",
+    ),
     "PS501": (
         "The spec names a class that is neither purestep's, nor a layer on its short list, nor exported by an installed distribution.",
         "If you wrote or read that code, grant it on the command line: --trust my.package.",

@@ -43,7 +43,7 @@ def command(path: str, low: float, high: float, steps: int, png: str | None, as_
         check_new(png)
     from .lr_range import suggest
 
-    test = _measure(path, low, high, steps, **options)
+    test, settings = _measure(path, low, high, steps, **options)
     suggestion = suggest(test)
     if png is not None:
         from .lr_picture import draw_range_test
@@ -52,15 +52,18 @@ def command(path: str, low: float, high: float, steps: int, png: str | None, as_
         tell(f"wrote {png}")
     if as_json:
         stated = None if suggestion is None else suggestion._asdict()
-        documents.emit({"schema": "purestep.lr-find/1", "suggestion": stated, **test._asdict()})
+        documents.emit({"schema": "purestep.lr-find/1", "suggestion": stated, "runtime": settings, **test._asdict()})
     else:
         click.echo("\n".join(_lines(test, suggestion)))
 
 
-def _measure(path: str, low: float, high: float, steps: int, overrides: tuple[str, ...], trust: tuple[str, ...]) -> "RangeTest":
+def _measure(
+    path: str, low: float, high: float, steps: int, overrides: tuple[str, ...], trust: tuple[str, ...]
+) -> "tuple[RangeTest, dict[str, Any]]":
+    """What was measured, and the settings of the process that it was measured under."""
     from ..spec.starting import first_state
     from .lr_range import run_range_test, with_rate
-    from .preparing import prepared, read
+    from .preparing import compiled, prepared, read
 
     spec, given = with_rate(read(path, overrides), low)
     if len(given) > 1:
@@ -68,16 +71,12 @@ def _measure(path: str, low: float, high: float, steps: int, overrides: tuple[st
         advice = ["leave learning_rate out of the parts of strategy.update, and give strategy.schedule"]
         raise Refusal(f"{path} has several learning rates ({shown}), and a range test sweeps one", ExitCode.SPEC, advice)
     rates = [low * (high / low) ** (number / (steps - 1)) for number in range(steps)]
-    with prepared(spec, trust) as (_, pieces, device):
+    with prepared(spec, trust) as (_, pieces, device, settings):
         training = pieces.training
-        step = training.step
-        if (settings := spec.runtime.compile) is not None:
-            from ..capture import compile
-
-            step = compile(step, capture=settings.capture, on_recompile=settings.on_recompile, backend=settings.backend)
+        step = compiled(spec, pieces) or training.step
         state, _ = first_state(spec, training, device)
         try:
-            return run_range_test(step, training.end_epoch, pieces.batches, state, rates)
+            return run_range_test(step, training.end_epoch, pieces.batches, state, rates), settings
         except KeyError as error:
             raise Refusal(f"{path}: the update has no learning rate to sweep: {error.args[0]}", ExitCode.SPEC) from error
 

@@ -19,6 +19,8 @@ class Prepared(NamedTuple):
     spec: "Spec"
     pieces: "Pieces"
     device: str
+    settings: dict[str, Any]
+    """Of the process, as they hold."""
 
 
 def read(path: str, overrides: Sequence[str] = ()) -> "Spec":
@@ -50,11 +52,16 @@ def prepared(spec: "Spec", trust: Sequence[str]) -> Iterator[Prepared]:
     if missing := missing_paths(spec):
         raise Refusal("\n".join(f"PS304 {pointer}: there is no {store}" for pointer, store in missing), ExitCode.PATH)
     find_modules_here(grants)
-    with _arithmetic(spec):
-        yield Prepared(spec, build(spec, trust=grants), _device(spec))
+    with settings_of(spec) as settings:
+        yield Prepared(spec, build(spec, trust=grants), device_of(spec), settings)
 
 
-def _device(spec: "Spec") -> str:
+def device_of(spec: "Spec") -> str:
+    """Where a spec computes.
+
+    Raises:
+        Refusal: If it asks for a device that is not there.
+    """
     import torch
 
     available = torch.cuda.is_available()
@@ -64,12 +71,22 @@ def _device(spec: "Spec") -> str:
     return "cuda" if spec.runtime.device != "cpu" and available else "cpu"
 
 
-@contextlib.contextmanager
-def _arithmetic(spec: "Spec") -> Iterator[Any]:
+def settings_of(spec: "Spec") -> "contextlib.AbstractContextManager[dict[str, Any]]":
+    """The settings of the process that a spec asks for, put back at the end; gives what now holds, as plain JSON."""
     from ..loop import RuntimeSettings, use_runtime
 
-    with use_runtime(RuntimeSettings(deterministic=spec.runtime.deterministic, num_threads=spec.runtime.threads)) as record:
-        yield record
+    own = spec.runtime
+    return use_runtime(RuntimeSettings(deterministic=own.deterministic, tf32=own.tf32, num_threads=own.threads, seed=own.seed))
+
+
+def compiled(spec: "Spec", pieces: "Pieces") -> Any:
+    """The step as a spec compiles it; None if it does not."""
+    settings = spec.runtime.compile
+    if settings is None:
+        return None
+    from ..capture import compile
+
+    return compile(pieces.training.step, capture=settings.capture, on_recompile=settings.on_recompile, backend=settings.backend)
 
 
 def batch_at(batches: Any, number: int, state: "TrainState") -> Any:

@@ -1,7 +1,8 @@
 """From a spec to what trains: data, model, training, validation. The same spec gives the same pieces in every process."""
 
+import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from ..core import tree
 from ..data import AtomicStore, Joined, Loader, PreparedFrames, collate, shipped
 from ..data.frames import Frames
+from ..data.padding import plan_padding
 from ..errors import DataError, SpecError
 from ..training import Training
 from ..validation import Validation
@@ -54,7 +56,8 @@ def build(spec: Spec, *, trust: Sequence[str] = ()) -> Pieces:
     )
     data = spec.dataset
     frames = frames_of(data, data.paths, data.split, cutoff)
-    batches = Loader(frames, data.batch_size, seed=runtime.seed, shuffle=data.shuffle, collate=collate, last=data.last)
+    joined = _collate(data, frames)
+    batches = Loader(frames, data.batch_size, seed=runtime.seed, shuffle=data.shuffle, collate=joined, last=data.last)
     return Pieces(training, batches, _validation(spec, cutoff))
 
 
@@ -109,6 +112,13 @@ def _prepared(data: Dataset, path: str, split: str | None, cutoff: float) -> Pre
         raise DataError(f"{path}: there are no frames{'' if split is None else f' in the part {split!r}'}")
     references = store.reference_energies if data.reference_energies == "store" else None
     return PreparedFrames(frames, cutoff, dtype=data.dtype, reference_energies=references)
+
+
+def _collate(data: Dataset, frames: Any) -> Callable[..., Any]:
+    """How frames become a batch."""
+    if data.padded_sizes is None:
+        return collate
+    return functools.partial(collate, pad_to=plan_padding(frames, data.batch_size, num_sizes=data.padded_sizes))
 
 
 def _validation(spec: Spec, cutoff: float) -> Validation | None:

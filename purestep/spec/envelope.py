@@ -2,13 +2,17 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, NonNegativeInt, PositiveInt, StringConstraints, Tag
+from pydantic import Discriminator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, StringConstraints, Tag
 
 from ..capture.backends import Backend
 from ..capture.compiled import Capture, OnRecompile
+from ..checkpoint.splitting import MAX_FILE_BYTES
+from ..distributed.batch_norm import Statistics
+from ..distributed.parallel import Sharded
 from ..training import Precision
 from .annotations import sort_of
 from .families import MetricSpec, Model, ScheduleSpec
+from .sinks import Sink
 from .target import Hook, Loss, Target, Update
 
 VERSION = 1
@@ -18,6 +22,7 @@ Name = Annotated[str, StringConstraints(min_length=1)]
 Rate = Annotated[
     Annotated[float, Tag("number")] | Annotated[ScheduleSpec, Tag("object")] | Annotated[None, Tag("null")], Discriminator(sort_of)
 ]
+Deterministic = Annotated[Annotated[bool, Tag("true or false")] | Annotated[Literal["warn"], Tag("text")], Discriminator(sort_of)]
 
 
 class Dataset(Model):
@@ -39,6 +44,8 @@ class Dataset(Model):
     """What is subtracted from the energies: the references of each store; null: nothing."""
     dtype: Literal["float32", "float64"] = "float32"
     """Of positions, forces, energies, and of the parameters of the models."""
+    padded_sizes: PositiveInt | None = None
+    """Pad each batch to one of so many sizes, planned from all frames, so that a compiled step needs no more graphs; null: no padding."""
     validation_paths: tuple[Name, ...] = ()
     """Stores that are validated on."""
     validation_split: Literal["train", "validation", "test"] | None = None
@@ -75,6 +82,30 @@ class ValidationSettings(Model):
     """What is measured besides the loss."""
 
 
+class EarlyStop(Model):
+    """A run that ends when validation brings nothing better."""
+
+    metric: Name = "loss/total"
+    """Of validation."""
+    patience: PositiveInt
+    """How many validations in a row may bring nothing better."""
+    min_delta: NonNegativeFloat = 0.0
+    """Least improvement that counts, in the units of the metric."""
+    mode: Literal["min", "max"] = "min"
+    """Whether small or large is good."""
+
+
+class TargetMetric(Model):
+    """A run that ends when a metric of validation is good enough."""
+
+    metric: Name
+    """Of validation."""
+    target: float
+    """At least as good as this."""
+    mode: Literal["min", "max"] = "min"
+    """Whether small or large is good."""
+
+
 class Strategy(Model):
     """What is trained, towards what, how, and how long."""
 
@@ -89,9 +120,15 @@ class Strategy(Model):
     schedule: Rate = None
     """The learning rate of the parts of `update` that do not give one: a number, or a schedule of the updates so far."""
     num_steps: PositiveInt | None = None
-    """How many updates the run has; exactly one of this and `num_epochs`."""
+    """How many updates the run has; exactly one of this, `num_epochs` and `num_batches`, or `runtime.time_budget`."""
     num_epochs: PositiveInt | None = None
     """How many passes over the data the run has."""
+    num_batches: PositiveInt | None = None
+    """How many batches the run has, those included whose update is vetoed."""
+    early_stopping: EarlyStop | None = None
+    """End earlier when validation brings nothing better; validations before a resume count."""
+    target_metric: TargetMetric | None = None
+    """End earlier when a metric of validation is good enough."""
     trainable: tuple[Name, ...] = Field(("*",), min_length=1)
     """Patterns of the parameters that are trained."""
     frozen: tuple[Name, ...] = ()
@@ -107,10 +144,18 @@ class Checkpoints(Model):
     """After every so many updates."""
     every_n_epochs: PositiveInt | None = None
     """After every so many epochs."""
+    every_seconds: PositiveFloat | None = None
+    """When so much time has passed since the last one."""
     keep_last: PositiveInt = 3
     """How many of the newest stay."""
     keep_best: Name | None = None
     """The best by this metric stays too, such as `validation/loss/total` or `max:validation/accuracy`."""
+    keep_every: PositiveInt | None = None
+    """Those stay too whose number of updates is a multiple of this."""
+    keep_every_hours: PositiveFloat | None = None
+    """The first of each interval of so many hours stays too, counted in UTC."""
+    max_file_bytes: PositiveInt = MAX_FILE_BYTES
+    """Files of tensors are cut at this size."""
 
 
 class Output(Model):
@@ -122,6 +167,8 @@ class Output(Model):
     """null: none, and an interrupted run is lost."""
     report_every: PositiveInt = 10
     """Write the metrics of every so many batches."""
+    sinks: tuple[Sink, ...] = ()
+    """Where else metrics are written, besides the log."""
 
 
 class CompileSettings(Model):
@@ -133,6 +180,15 @@ class CompileSettings(Model):
     """What happens when other shapes need another graph."""
     backend: Backend = "inductor"
     """What runs the graph."""
+
+
+class Distributed(Model):
+    """What ranks share; the weights come out as those of one process but for rounding."""
+
+    shard_state: Sharded = "nothing"
+    """What each rank keeps only its part of."""
+    batch_norm: Statistics = "local"
+    """Whether batch normalisation takes the statistics of each rank's share, or of the whole batch."""
 
 
 class Runtime(Model):
@@ -148,8 +204,14 @@ class Runtime(Model):
     """Cut each batch into so many parts, with the result of the whole."""
     threads: PositiveInt | None = None
     """Threads of the processor that torch uses; null: torch's own choice."""
-    deterministic: bool = True
-    """Use only algorithms whose results can be repeated."""
+    tf32: bool | None = None
+    """Let float32 products of matrices round their inputs on CUDA devices that can; null: torch's own choice."""
+    deterministic: Deterministic = True
+    """Use only algorithms whose results can be repeated; warn: name those that are not, and go on."""
+    distributed: Distributed = Distributed()
+    """How ranks share the run where torchrun or srun start several; one process has nothing to share."""
+    time_budget: PositiveFloat | None = None
+    """End after the first batch that is over so many seconds after the start, or the resume; alone or beside a length in `strategy`."""
     compile: CompileSettings | None = None
     """null: the step is not compiled."""
 

@@ -26,6 +26,7 @@ CODES = {
     "PS309": "half precision without clipping",
     "PS311": "the run directory is taken",
     "PS312": "training and validation share frames",
+    "PS313": "batches of different sizes for a compiled step",
     "PS501": "a target that is not trusted",
     "PS502": "a target that cannot be imported",
     "PS503": "a target of the wrong kind",

@@ -108,10 +108,13 @@ def placed(problem: Problem, text: str, offsets: dict[str, int]) -> Problem:
 def _contradictions(spec: Spec) -> list[Problem]:
     """What is wrong between fields that are right on their own."""
     strategy, validation, dataset = spec.strategy, spec.validation, spec.dataset
+    lengths = [length for length in (strategy.num_steps, strategy.num_epochs, strategy.num_batches) if length is not None]
+    validates = bool(dataset.validation_paths) or dataset.validation_split is not None
+    unwatched = "there is nothing to validate on; give dataset.validation_paths or dataset.validation_split"
     rules = {
         "/strategy": (
-            (strategy.num_steps is None) == (strategy.num_epochs is None),
-            "give exactly one of num_steps and num_epochs",
+            len(lengths) > 1 or (not lengths and spec.runtime.time_budget is None),
+            "give exactly one of num_steps, num_epochs and num_batches, or runtime.time_budget",
         ),
         "/strategy/schedule": (
             strategy.schedule is not None and not any(isinstance(part, Target) or takes_schedule(part) for part in strategy.update),
@@ -126,9 +129,11 @@ def _contradictions(spec: Spec) -> list[Problem]:
             "several models need a function that says how they work together; write this run in Python",
         ),
         "/validation": (
-            validation is not None and not dataset.validation_paths and dataset.validation_split is None,
-            "there is nothing to validate on; give dataset.validation_paths or dataset.validation_split",
+            validation is not None and not validates,
+            unwatched,
         ),
+        "/strategy/early_stopping": (strategy.early_stopping is not None and not validates, unwatched),
+        "/strategy/target_metric": (strategy.target_metric is not None and not validates, unwatched),
         "/validation/every_n_epochs": (
             validation is not None and validation.every_n_steps is not None and validation.every_n_epochs is not None,
             "give every_n_steps or every_n_epochs, not both",

@@ -41,11 +41,11 @@ def summarize(spec: Spec, trust: Sequence[str] = (), width: int = 64) -> Summary
     """
     strategy, data = spec.strategy, spec.dataset
     num_frames = _count(data.paths, data.split)
-    steps = strategy.num_steps or _steps(spec, num_frames)
+    steps = strategy.num_steps or strategy.num_batches or _steps(spec, num_frames)
     rate = learning_rate_curve(spec)
     facts = {
         "name": spec.name,
-        "length": f"{strategy.num_steps:,} updates" if strategy.num_steps else f"{strategy.num_epochs:,} epochs",
+        "length": _length(spec),
         "num_steps": steps,
         "source": spec.source.checkpoint_path if spec.source is not None else None,
         "models": {name: _model(target.cls_path, trust) for name, target in strategy.model_specs.items()},
@@ -61,6 +61,13 @@ def summarize(spec: Spec, trust: Sequence[str] = (), width: int = 64) -> Summary
     }
     curve = plot(rate, steps, width=width) if rate is not None and steps else None
     return Summary(facts, curve, tuple(_warnings(spec, steps)))
+
+
+def _length(spec: Spec) -> str:
+    lengths = {"updates": spec.strategy.num_steps, "epochs": spec.strategy.num_epochs, "batches": spec.strategy.num_batches}
+    said = [f"{length:,} {unit}" for unit, length in lengths.items() if length is not None]
+    budget = spec.runtime.time_budget
+    return ", at most ".join([*said, *([] if budget is None else [f"{budget:g} s"])])
 
 
 def text_of(part: Model | Target, leave_out: Sequence[str] = ()) -> str:
@@ -112,8 +119,8 @@ def _count(paths: Sequence[str], split: str | None) -> int | None:
 
 
 def steps_of(spec: Spec) -> int | None:
-    """How many updates a run has; None if it is as long as its epochs, and its stores cannot be read."""
-    return spec.strategy.num_steps or _steps(spec, _count(spec.dataset.paths, spec.dataset.split))
+    """How many updates a run has at most; None if its time or its epochs say, and its stores cannot be read."""
+    return spec.strategy.num_steps or spec.strategy.num_batches or _steps(spec, _count(spec.dataset.paths, spec.dataset.split))
 
 
 def _steps(spec: Spec, num_frames: int | None) -> int | None:
@@ -164,6 +171,12 @@ def _warnings(spec: Spec, steps: int | None) -> Iterator[Problem]:
         yield Problem("PS305", "/strategy/schedule", f"the learning rate reaches {peak:g}, {words}")
     if spec.runtime.precision != "fp32" and not any(isinstance(part, Target) or "clip" in text_of(part) for part in strategy.update):
         yield Problem("PS309", "/strategy/update", f"{spec.runtime.precision} without clipping: one bad batch can spoil the weights")
+    if spec.runtime.compile is not None and spec.dataset.padded_sizes is None:
+        yield Problem(
+            "PS313",
+            "/runtime/compile",
+            "batches are of different sizes, and each new one may be compiled anew; dataset.padded_sizes gives them a few",
+        )
     run_dir = spec.output.run_dir
     if not run_dir.startswith(SHIPPED) and os.path.isdir(run_dir) and os.listdir(run_dir):
         yield Problem("PS311", "/output/run_dir", f"{run_dir} is not empty, and a run is never written over another")

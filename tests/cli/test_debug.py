@@ -17,6 +17,7 @@ from purestep.cli import main
 from purestep.cli.debug.one_step import run_step
 from purestep.cli.debug.watching import FirstNonfinite
 from purestep.spec.building import build
+from purestep.spec.continuing import description_of
 from purestep.spec.reading import document_of, read_spec
 from tests.spec.examples import changed, text_of
 
@@ -59,7 +60,7 @@ def write_run(steps=1, trust=(), **changes):
     spec = write(**changes)
     pieces = build(spec, trust=trust)
     state = pieces.training.init(spec.runtime.seed)
-    extra = {"data": {"fingerprint": pieces.batches.fingerprint}}
+    extra = description_of(spec, pieces.batches)
     save(f"run/checkpoints/{directory_name(0)}", state, extra=extra)
     for number in range(steps):
         state, _ = pieces.training.step(state, pieces.batches.batch(0, number))
@@ -149,7 +150,7 @@ def test_replay_says_when_the_state_itself_is_not_finite():
     pieces, state = write_run(0)
     path = f"run/checkpoints/{directory_name(1)}"
     spoilt = {name: torch.full_like(value, torch.nan) for name, value in state.params.items()}
-    save(path, dataclasses.replace(state, params=spoilt), extra={"data": {"fingerprint": pieces.batches.fingerprint}})
+    save(path, dataclasses.replace(state, params=spoilt), extra=description_of(read_spec("run/spec.json"), pieces.batches))
     document = json.loads(debug("replay", "run", "--step", 1, "--json").stdout)
     assert document["nonfinite"][0]["part"] == "parameters before"
     assert document["first_operation"] is None
@@ -161,7 +162,7 @@ def test_replay_of_a_run_on_other_data_is_refused():
     Path("run/spec.json").write_text(json.dumps({**spec, "dataset": {**spec["dataset"], "split": "validation"}}))
     done = debug("replay", "run")
     assert (done.exit_code, done.stdout) == (4, "")
-    assert "the data of run is not the one that was saved" in done.stderr
+    assert "the run in run is not the one that was saved" in done.stderr
 
 
 def test_replay_needs_the_directory_of_a_run():

@@ -134,6 +134,7 @@ def test_a_file_that_does_not_exist_is_a_problem_of_paths():
         ({"strategy/schedule/warmup_steps": 3}, "PS307"),
         ({"runtime/precision": "bf16", "strategy/update/1": {"kind": "identity"}}, "PS309"),
         ({"output/run_dir": "."}, "PS311"),
+        ({"runtime/compile": {}}, "PS313"),
         ({"strategy/schedule/peak_value": 5.0}, "PS305"),
         ({"strategy/schedule": 1e-9}, "PS305"),
         ({"workflow": "finetune", "source": {"checkpoint_path": "."}, "strategy/schedule": 1e-3}, "PS305"),
@@ -173,12 +174,12 @@ def test_trust_is_asked_for_before_any_path_is_looked_at():
 def test_a_trusted_model_of_the_working_directory_is_found():
     Path("stranger.py").write_text(STRANGER)
     path = write(**{"strategy/model_specs/main/cls_path": "stranger.Net", "strategy/num_steps": 1})
-    words = [sys.executable, "-m", "purestep", "spec", "run", path, "--trust", "stranger", "--progress", "none"]
+    words = [sys.executable, "-m", "purestep", "spec", "run", path, "--trust", "stranger", "--progress", "none", "--no-report"]
     assert subprocess.run(words, capture_output=True, check=False).returncode == 0
 
 
 def test_a_run_writes_down_what_it_was_and_what_became_of_it():
-    done = purestep("spec", "run", write(), "--set", "strategy.num_steps=2", "--progress", "none")
+    done = purestep("spec", "run", write(), "--set", "strategy.num_steps=2", "--progress", "none", "--no-report")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["step_count"] == 2
     records = documents_in("run")
@@ -191,7 +192,7 @@ def test_a_run_writes_down_what_it_was_and_what_became_of_it():
 
 
 def test_a_run_is_never_written_over_another():
-    assert purestep("spec", "run", write(), "--progress", "none").exit_code == 0
+    assert purestep("spec", "run", write(), "--progress", "none", "--no-report").exit_code == 0
     before = documents_in("run")
     again = purestep("spec", "run", "spec.json")
     assert again.exit_code == 4
@@ -200,15 +201,15 @@ def test_a_run_is_never_written_over_another():
 
 
 def test_the_spec_of_a_run_makes_the_same_run_again():
-    purestep("spec", "run", write(), "--progress", "none")
-    assert purestep("spec", "run", "run/spec.json", "--run-dir", "again", "--progress", "none").exit_code == 0
+    purestep("spec", "run", write(), "--progress", "none", "--no-report")
+    assert purestep("spec", "run", "run/spec.json", "--run-dir", "again", "--progress", "none", "--no-report").exit_code == 0
     assert_trees_equal(state_of("again"), state_of("run"))
 
 
 def test_a_finished_run_that_is_resumed_stays_as_it_is():
-    purestep("spec", "run", write(), "--progress", "none")
+    purestep("spec", "run", write(), "--progress", "none", "--no-report")
     before = state_of("run")
-    assert purestep("spec", "resume", "run", "--progress", "none").exit_code == 0
+    assert purestep("spec", "resume", "run", "--progress", "none", "--no-report").exit_code == 0
     assert_trees_equal(state_of("run"), before)
 
 
@@ -229,7 +230,7 @@ def test_an_exception_of_the_model_exits_with_1_and_leaves_its_traceback(monkeyp
     Path("broken.py").write_text(BROKEN)
     monkeypatch.syspath_prepend(str(here))
     monkeypatch.setenv("PURESTEP_TRUST", "other:broken")  # the same as --trust
-    done = purestep("spec", "run", write(**{"strategy/model_specs/main/cls_path": "broken.Net"}), "--progress", "none")
+    done = purestep("spec", "run", write(**{"strategy/model_specs/main/cls_path": "broken.Net"}), "--progress", "none", "--no-report")
     sys.modules.pop("broken")
     assert done.exit_code == 1
     assert "ZeroDivisionError: of the model" in Path("run/crash-rank0.txt").read_text()
@@ -242,19 +243,19 @@ def test_an_exception_of_the_model_exits_with_1_and_leaves_its_traceback(monkeyp
 
 
 def test_a_run_on_other_data_than_it_began_with_is_not_resumed():
-    purestep("spec", "run", write(), "--progress", "none")
+    purestep("spec", "run", write(), "--progress", "none", "--no-report")
     path = Path("run/spec.json")
     path.write_text(path.read_text().replace('"split": "validation"', '"split": "test"'))
-    done = purestep("spec", "resume", "run", "--progress", "none")
+    done = purestep("spec", "resume", "run", "--progress", "none", "--no-report")
     assert done.exit_code == 4
-    assert "data.fingerprint" in done.stderr
+    assert "data.num_samples: saved" in done.stderr and "data.dataset: saved" in done.stderr
     assert documents_in("run")["status.json"]["status"] == "finished"
 
 
 @pytest.mark.slow
 def test_a_signal_saves_and_exits_with_75_and_resuming_equals_never_stopping():
     path = write(**{"strategy/num_steps": 60, "strategy/schedule/decay_steps": 60})
-    words = [sys.executable, "-m", "purestep", "spec", "run", path, "--progress", "none"]
+    words = [sys.executable, "-m", "purestep", "spec", "run", path, "--progress", "none", "--no-report"]
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
     while not os.path.exists("run/metrics.jsonl") or len(Path("run/metrics.jsonl").read_text().splitlines()) < 4:
         assert process.poll() is None
@@ -262,8 +263,8 @@ def test_a_signal_saves_and_exits_with_75_and_resuming_equals_never_stopping():
     process.terminate()
     assert process.wait() == 75
     assert documents_in("run")["status.json"]["status"] == "interrupted"
-    assert purestep("spec", "resume", "run", "--progress", "none").exit_code == 0
-    assert purestep("spec", "run", path, "--run-dir", "whole", "--progress", "none").exit_code == 0
+    assert purestep("spec", "resume", "run", "--progress", "none", "--no-report").exit_code == 0
+    assert purestep("spec", "run", path, "--run-dir", "whole", "--progress", "none", "--no-report").exit_code == 0
     assert_trees_equal(state_of("run"), state_of("whole"))
     assert read_metrics("run/metrics.jsonl") == read_metrics("whole/metrics.jsonl")
     assert int(tree.leaves(state_of("run").counters.step_count)[0]) == 60

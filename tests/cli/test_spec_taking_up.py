@@ -31,11 +31,11 @@ def purestep(*words):
 
 def run(*words, **changes):
     Path("spec.json").write_text(text_of(changed(**(CHECKPOINTS | changes))))
-    return purestep("spec", "run", "spec.json", "--progress", "none", *words)
+    return purestep("spec", "run", "spec.json", "--progress", "none", "--no-report", *words)
 
 
 def resume(*words):
-    return purestep("spec", "resume", *words, "--progress", "none")
+    return purestep("spec", "resume", *words, "--progress", "none", "--no-report")
 
 
 def record(run_dir="run"):

@@ -83,6 +83,10 @@ CASES = [
     # contradictions
     ({"strategy/num_epochs": 3}, "PS108", "/strategy", "exactly one"),
     ({"strategy/num_steps": GONE}, "PS108", "/strategy", "exactly one"),
+    ({"strategy/num_batches": 3}, "PS108", "/strategy", "exactly one"),
+    ({"strategy/early_stopping": {"patience": 0}}, "PS105", "/strategy/early_stopping/patience", "greater than 0"),
+    ({"runtime/deterministic": "wran"}, "PS105", "/runtime/deterministic", "warn"),
+    ({"output/checkpoints/keep_every_hours": 0}, "PS105", "/output/checkpoints/keep_every_hours", "greater than 0"),
     ({f"{UPDATE}/learning_rate": 1e-3}, "PS108", "/strategy/schedule", "no part of update takes it"),
     ({"validation/every_n_steps": 5}, "PS108", "/validation/every_n_epochs", "not both"),
     ({"dataset/validation_split": GONE}, "PS108", "/validation", "nothing to validate on"),

@@ -43,7 +43,7 @@ def command(run_dir: str, step: str, count: int, trust: tuple[str, ...], as_json
         raise Refusal(f"{run_dir} is no directory of a run: there is no spec.json in it", ExitCode.PATH)
     with prepared(read(path), trust) as ready:
         state = _restored(run_dir, step, ready)
-        document = _document(ready.pieces.training, _last_step(ready.pieces, state, count))
+        document = {"runtime": ready.settings, **_document(ready.pieces.training, _last_step(ready.pieces, state, count))}
     if as_json:
         documents.emit({"schema": "purestep.debug-replay/1", "run_dir": run_dir, **document})
     else:
@@ -51,13 +51,12 @@ def command(run_dir: str, step: str, count: int, trust: tuple[str, ...], as_json
 
 
 def _restored(run_dir: str, step: str, ready: Any) -> "TrainState":
-    """The state of a checkpoint, if it was written on the same data."""
+    """The state of a checkpoint, if it is of the run that the spec describes."""
     from ...checkpoint import load
-    from ...checkpoint.resume import check_same
+    from ...spec.continuing import check_description
 
     checkpoint = choose(run_dir, step)
-    saved = {"data": checkpoint.manifest.extra.get("data")}
-    check_same(saved, {"data": {"fingerprint": ready.pieces.batches.fingerprint}}, what=f"the data of {run_dir}")
+    check_description(checkpoint.manifest.extra, ready.spec, ready.pieces.batches, what=f"the run in {run_dir}")
     tell(f"restored {checkpoint.path}")
     return load(checkpoint.path, like=ready.pieces.training.init(ready.spec.runtime.seed, ready.device))
 

@@ -128,9 +128,9 @@ def _reopen(run_dir: str | None) -> str:
 def _check_device(device: str) -> None:
     """Refuse before anything is written; only who asks for CUDA waits for torch here."""
     if device == "cuda":
-        from .worker import prepare_torch
+        from .worker import choose_device
 
-        prepare_torch(device)
+        choose_device(device)
 
 
 # --- the parts ----------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ Part `first` is killed on the way; part `second` compares itself with it, trains
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from .. import documents
@@ -21,12 +22,14 @@ if TYPE_CHECKING:
 def main(run_dir: str, part: str, progress_mode: str) -> int:
     """Run one part; the exit code."""
     try:
-        return _run(run_dir, part, progress_mode)
+        recipe = Recipe(**documents.read(os.path.join(run_dir, layout.RUN))["recipe"])
+        with _repeatable(run_dir, recipe):
+            return _run(run_dir, part, progress_mode, recipe)
     except (Exception, KeyboardInterrupt) as error:
         return end(error, run_dir)
 
 
-def _run(run_dir: str, part: str, progress_mode: str) -> int:
+def _run(run_dir: str, part: str, progress_mode: str, recipe: Recipe) -> int:
     from ...checkpoint import Checkpointer
     from ...loop import fit
     from ...reporting import ConsoleProgress, JsonlWriter, StopOnSignal
@@ -34,8 +37,7 @@ def _run(run_dir: str, part: str, progress_mode: str) -> int:
     from .pieces import make_pieces
     from .proof import Comparison, Kill
 
-    recipe = Recipe(**documents.read(os.path.join(run_dir, layout.RUN))["recipe"])
-    device = prepare_torch(recipe.device)
+    device = choose_device(recipe.device)
     pieces = make_pieces(recipe)
     with contextlib.ExitStack() as stack:
         stop = stack.enter_context(StopOnSignal())
@@ -64,10 +66,11 @@ def _run(run_dir: str, part: str, progress_mode: str) -> int:
     return int(ExitCode.DONE)
 
 
-def prepare_torch(wanted: str) -> str:
-    """Choose the device, and make its arithmetic repeatable; this process is ours, so its settings are too.
+def choose_device(wanted: str) -> str:
+    """Where the demo computes.
 
-    One thread: small tensors gain nothing from a second one, and sums must not depend on how many there are.
+    Raises:
+        Refusal: If it is to be a CUDA device, and there is none.
     """
     import torch
 
@@ -75,9 +78,21 @@ def prepare_torch(wanted: str) -> str:
         raise Refusal(
             "--device cuda: this torch sees no CUDA device", ExitCode.ENVIRONMENT, ["purestep doctor", "purestep demo --device cpu"]
         )
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
     return "cuda" if wanted in ("auto", "cuda") and torch.cuda.is_available() else "cpu"
+
+
+@contextlib.contextmanager
+def _repeatable(run_dir: str, recipe: Recipe) -> Iterator[None]:
+    """Arithmetic that gives the same bits each time, written down in the record of the run.
+
+    One thread: small tensors gain nothing from a second one, and sums must not depend on how many there are.
+    """
+    from ...loop import RuntimeSettings, use_runtime
+
+    with use_runtime(RuntimeSettings(deterministic=True, tf32=False, num_threads=1, seed=recipe.seed)) as settings:
+        path = os.path.join(run_dir, layout.RUN)
+        documents.write(path, {**documents.read(path), "runtime": settings})
+        yield
 
 
 def _start(run_dir: str, initial: Any, recipe: Recipe, num_batches: int) -> Any:

@@ -4,30 +4,23 @@ import contextlib
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import documents
-from ..exits import ExitCode, Refusal, tell
+from ..preparing import compiled, device_of, settings_of
+from .beginning import Start, checkpointer, first_state_of
+from .ends import ends_of
+from .page import collecting
 from .record import add_attempt, add_pieces
+from .sinks import writers_of
+from .telling import Telling, make_profile, make_progress
 
 if TYPE_CHECKING:
-    from ...core.state import TrainState
+    from ...distributed import Topology
     from ...loop import FitResult
-    from ...reporting import StopOnSignal
-    from ...reporting.console import Mode
+    from ...reporting import CollectPredictions
     from ...spec.building import Pieces
     from ...spec.envelope import Spec
-
-
-class Start(NamedTuple):
-    """Where a run goes on."""
-
-    root: str
-    """Directory of checkpoints."""
-    step: int | None = None
-    """Label of the checkpoint; None: the newest."""
-    changes_allowed: tuple[str, ...] = ()
-    """Fields of the description of the data that may differ from the checkpoint's."""
 
 
 class Request(NamedTuple):
@@ -36,111 +29,86 @@ class Request(NamedTuple):
     spec: "Spec"
     run_dir: str
     trust: tuple[str, ...]
-    progress: str
+    telling: Telling
+    topology: "Topology"
     start: Start | None = None
     """None: at the beginning."""
     attempt: dict[str, Any] | None = None
     """What is written down about a run that is taken up again."""
 
 
-def assemble(request: Request, stack: contextlib.ExitStack) -> tuple[Callable[[], "FitResult"], "StopOnSignal"]:
-    """The run, ready to be called, and the listener that knows whether a signal ended it; what they hold open is in the stack."""
-    from ...loop import RuntimeSettings, fit, use_runtime
-    from ...reporting import ConsoleProgress, JsonlWriter, StopOnSignal
-    from ...spec.building import build
-    from ...spec.reading import document_of
+class Assembled(NamedTuple):
+    """A run that is ready."""
 
-    spec = request.spec
+    train: Callable[[], "FitResult"]
+    collected: "CollectPredictions | None"
+    """Predictions of the latest validation; None if nobody wants them."""
+
+
+def assemble(request: Request, stack: contextlib.ExitStack) -> Assembled:
+    """The run, ready to be called; what it holds open is in the stack."""
+    from ...loop import fit
+    from ...reporting import StopOnSignal
+    from ...spec.building import build
+    from .ranks import on_rank_zero, shared
+
+    spec, topology = request.spec, request.topology
     stop = stack.enter_context(StopOnSignal())
-    device = device_of(spec)
-    settings = stack.enter_context(use_runtime(RuntimeSettings(deterministic=spec.runtime.deterministic, num_threads=spec.runtime.threads)))
-    pieces = build(spec, trust=request.trust)
-    checkpointers = [stack.enter_context(_checkpointer(request, pieces))] if spec.output.checkpoints is not None else []
-    if request.attempt is not None:  # not before: until the checkpoints are ours, another process may be at the run
-        documents.write(os.path.join(request.run_dir, "spec.json"), document_of(spec))
-        add_attempt(request.run_dir, **request.attempt)
-    add_pieces(request.run_dir, pieces, device, settings)
-    every = spec.output.report_every
-    progress = ConsoleProgress(every_n_batches=every, mode=cast("Mode", request.progress), title=spec.name, unit="frames")
-    # the log first, so that a checkpoint never knows more than it
-    log = JsonlWriter(os.path.join(request.run_dir, "metrics.jsonl"), every_n_batches=every)
+    device = device_of(spec) if topology.world_size == 1 else str(topology.device)
+    settings = stack.enter_context(settings_of(spec))
+    pieces = shared(spec, build(spec, trust=request.trust), topology)
+    collected = None
+    if request.telling.report:
+        pieces, collected = collecting(pieces)
+    checkpointers = [stack.enter_context(checkpointer(request, pieces))] if spec.output.checkpoints is not None else []
+    on_rank_zero(topology, lambda: _write_down(request, pieces, device, settings))
+    before, after, span = listeners_of(request, stack)
     train = partial(
         fit,
         pieces.training,
         pieces.batches,
-        state=_first_state(request, pieces, device),
+        state=first_state_of(request, pieces, device),
         num_steps=spec.strategy.num_steps,
         num_epochs=spec.strategy.num_epochs,
+        num_batches=spec.strategy.num_batches,
+        time_budget=spec.runtime.time_budget,
         validation=pieces.validation,
-        listeners=[log, stack.enter_context(progress), *checkpointers, stop],
+        listeners=[*before, *checkpointers, *after, stop],
         step=compiled(spec, pieces),
+        span=span,
     )
-    return train, stop
+    return Assembled(train, collected)
 
 
-def device_of(spec: "Spec") -> str:
-    """Where a run computes.
+def _write_down(request: Request, pieces: "Pieces", device: str, settings: dict[str, Any]) -> None:
+    """Record what is known now; not before: until the checkpoints are ours, another process may be at the run."""
+    from ...spec.reading import document_of
 
-    Raises:
-        Refusal: If it asks for a device that is not there.
-    """
-    import torch
-
-    available = torch.cuda.is_available()
-    if spec.runtime.device == "cuda" and not available:
-        advice = ["purestep doctor", "--set runtime.device=cpu"]
-        raise Refusal("/runtime/device: this torch sees no CUDA device", ExitCode.ENVIRONMENT, advice)
-    return "cuda" if spec.runtime.device != "cpu" and available else "cpu"
+    if request.attempt is not None:
+        documents.write(os.path.join(request.run_dir, "spec.json"), document_of(request.spec))
+        add_attempt(request.run_dir, **request.attempt)
+    add_pieces(request.run_dir, pieces, device, {**settings, "world_size": request.topology.world_size})
 
 
-def compiled(spec: "Spec", pieces: "Pieces") -> Any:
-    """The step as the spec compiles it; None if it does not."""
-    settings = spec.runtime.compile
-    if settings is None:
-        return None
-    from ...capture import compile
+def listeners_of(request: Request, stack: contextlib.ExitStack) -> tuple[list[Any], list[Any], Any]:
+    """Who listens before the checkpoints, who after them, and what takes the time of the parts of the loop."""
+    from ...distributed import RankStatus
+    from ...reporting import JsonlWriter
 
-    return compile(pieces.training.step, capture=settings.capture, on_recompile=settings.on_recompile, backend=settings.backend)
-
-
-def _checkpointer(request: Request, pieces: "Pieces") -> Any:
-    from ...checkpoint import Checkpointer
-
-    settings = request.spec.output.checkpoints
-    assert settings is not None
-    root = os.path.join(request.run_dir, "checkpoints")
-    # the recipe of the model goes with its weights, so that a checkpoint alone says what it is of
-    extra = {**_data_of(pieces), "model_specs": request.spec.model_dump(mode="json")["strategy"]["model_specs"]}
-    return Checkpointer(root, **settings.model_dump(), extra=extra)
-
-
-def _data_of(pieces: "Pieces") -> dict[str, Any]:
-    return {"data": {"fingerprint": pieces.batches.fingerprint}}
-
-
-def _first_state(request: Request, pieces: "Pieces", device: str) -> "TrainState":
-    """Where training begins: at a checkpoint, at weights from elsewhere, or anew."""
-    from ...spec.starting import first_state
-
-    if request.start is not None:
-        return _restore(request.start, pieces.training.init(request.spec.runtime.seed, device), pieces)
-    state, report = first_state(request.spec, pieces.training, device)
-    if report is not None:
-        counts = {name: len(getattr(report, name)) for name in ("loaded", "kept", "unused")}
-        tell(f"weights: {counts['loaded']} loaded, {counts['kept']} begin anew, {counts['unused']} of the source are not used")
-    return state
-
-
-def _restore(start: Start, initial: "TrainState", pieces: "Pieces") -> "TrainState":
-    """A checkpoint, if it was written on the same data."""
-    from ...checkpoint import load
-    from ...checkpoint.restore import load_extra
-    from ...checkpoint.resume import check_same
-
-    which: Any = "latest" if start.step is None else start.step
-    state = load(start.root, like=initial, step=which)
-    saved = {"data": load_extra(start.root, step=which).get("data")}
-    check_same(saved, _data_of(pieces), allow=start.changes_allowed, what=f"the data of {os.path.dirname(start.root)}")
-    step, epoch, batch = (int(getattr(state.counters, f"{name}_count")) for name in ("step", "epoch", "epoch_step"))
-    tell(f"restored step {step} (epoch {epoch}, batch {batch} of {len(pieces.batches)})")
-    return state
+    spec, run_dir, topology = request.spec, request.run_dir, request.topology
+    status = [stack.enter_context(RankStatus(os.path.join(run_dir, "ranks"), topology))] if topology.world_size > 1 else []
+    if topology.rank != 0:
+        return status, [], contextlib.nullcontext
+    every = spec.output.report_every
+    # the log first, so that a checkpoint never knows more than it
+    log = JsonlWriter(os.path.join(run_dir, "metrics.jsonl"), every_n_batches=every)
+    progress = make_progress(request.telling.progress, every_n_batches=every, title=spec.name, unit="frames")
+    writers = writers_of(spec, run_dir)
+    for one in (progress, *writers):
+        if hasattr(one, "__exit__"):
+            stack.enter_context(one)
+    before, after = [*status, log, progress, *writers], ends_of(spec.strategy, log.path)
+    if request.telling.profile is None:
+        return before, after, contextlib.nullcontext
+    profile = make_profile(request.telling.profile, os.path.join(run_dir, "trace"))
+    return before, [*after, profile], profile.span

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import documents
 from ..exits import ExitCode, tell
-from .assembly import compiled, device_of
+from ..preparing import compiled, device_of, settings_of
 
 if TYPE_CHECKING:
     from ...spec.envelope import Spec
@@ -16,12 +16,11 @@ _SIGNS = {"passed": "ok", "failed": "FAILED", "not tried": "-"}
 
 def rehearsed(spec: "Spec", trust: Sequence[str]) -> int:
     """Rehearse a run, tell of each rung as it is climbed, and print the whole as one document; the exit code."""
-    from ...loop import RuntimeSettings, use_runtime
     from ...spec.building import build
     from ...spec.rehearsal import Rung, rehearse
 
     rungs: list[Rung] = []
-    with use_runtime(RuntimeSettings(deterministic=spec.runtime.deterministic, num_threads=spec.runtime.threads)) as settings:
+    with settings_of(spec) as settings:
         device = device_of(spec)
         pieces = build(spec, trust=trust)
         for rung in rehearse(spec, pieces, device, compiled(spec, pieces)):

@@ -4,6 +4,8 @@ spec.json       the spec, with defaults and overrides, paths absolute
 run.json        versions, code, command line, device, data, seeds
 metrics.jsonl   the log
 checkpoints/    the states
+report.html     the page, once it is over
+ranks/          what each process says, where several share the run
 status.json     what became of it
 """
 
@@ -15,6 +17,8 @@ from .. import documents
 from ..exits import ExitCode, Refusal, end, exit_code_of, tell
 from ..run_directory import command_line
 from .assembly import Request, assemble
+from .page import write_page
+from .ranks import apart
 
 if TYPE_CHECKING:
     from ...loop import FitResult
@@ -22,31 +26,37 @@ if TYPE_CHECKING:
 
 def execute(request: Request) -> int:
     """Train; the exit code, which also stands in `status.json`."""
-    running = False
+    with apart(request.topology, request.run_dir):
+        return _execute(request)
+
+
+def _execute(request: Request) -> int:
+    rank, running = request.topology.rank, False
     try:
         with contextlib.ExitStack() as stack:
-            train, stop = assemble(request, stack)
+            assembled = assemble(request, stack)
             _write_status(request, "running")  # not before: another process may be at it, which holds the checkpoints
             running = True
-            result = train()
+            result = assembled.train()
     except (Exception, KeyboardInterrupt) as error:
         if running or request.start is None:
             code = error.code if isinstance(error, Refusal) else exit_code_of(error)
             _write_status(request, "failed", exit_code=int(code), reason=str(error))
-        return end(error, request.run_dir)
-    received = stop.received
-    signal_name = received.name if received is not None and result.stop_reason == received.name else None
+        return end(error, request.run_dir, rank)
     counts = {name: int(getattr(result.state.counters, name)) for name in ("step_count", "batch_count", "epoch_count")}
-    if signal_name is not None:
-        return _interrupted(request, signal_name, counts)
+    if result.stop_reason.startswith("SIG"):
+        return _interrupted(request, result.stop_reason, counts)
     outcome = {**counts, **_latest(result)}
     _write_status(request, "finished", exit_code=0, reason=result.stop_reason, **counts)
+    if request.telling.report and rank == 0:
+        write_page(request.spec, request.run_dir, assembled.collected)
     documents.emit({"schema": "purestep.run/1", "status": "finished", "run_dir": request.run_dir, **outcome})
     return int(ExitCode.DONE)
 
 
 def _write_status(request: Request, status: str, **facts: Any) -> None:
-    documents.write(os.path.join(request.run_dir, "status.json"), {"schema": "purestep.status/1", "status": status, **facts})
+    if request.topology.rank == 0:
+        documents.write(os.path.join(request.run_dir, "status.json"), {"schema": "purestep.status/1", "status": status, **facts})
 
 
 def _latest(result: "FitResult") -> dict[str, Any]:

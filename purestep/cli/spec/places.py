@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from ..exits import ExitCode, Refusal
 from ..run_directory import command_line, next_free
-from .assembly import Start
+from .beginning import Start
 
 
 class Place(NamedTuple):

@@ -96,15 +96,16 @@ def _data(batches: Any) -> dict[str, Any]:
 
 def add_attempt(run_dir: str, **facts: Any) -> None:
     """Note that the run was taken up again, and how."""
-    record = _read(run_dir)
+    record = read(run_dir)
     add(run_dir, attempts=[*record.get("attempts", []), {"command": sys.argv, "git": describe_code(os.getcwd()), **facts}])
 
 
 def add(run_dir: str, **facts: Any) -> None:
     """Put facts into the record; what is there under these names is replaced."""
-    documents.write(os.path.join(run_dir, FILE), {**_read(run_dir), **facts})
+    documents.write(os.path.join(run_dir, FILE), {**read(run_dir), **facts})
 
 
-def _read(run_dir: str) -> dict[str, Any]:
+def read(run_dir: str) -> dict[str, Any]:
+    """The record; empty if there is none."""
     path = os.path.join(run_dir, FILE)
     return documents.read(path) if os.path.isfile(path) else {}

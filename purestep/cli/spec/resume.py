@@ -7,9 +7,10 @@ import click
 
 from .. import documents
 from ..exits import ExitCode, Refusal, tell
-from .run import PROGRESS
+from .telling import PROFILE, PROGRESS, REPORT, telling_of
 
 if TYPE_CHECKING:
+    from ...distributed import Topology
     from ...spec.envelope import Spec
 
 
@@ -35,30 +36,41 @@ if TYPE_CHECKING:
 @click.option("--step", "--checkpoint-index", "step", type=int, help="Label of the checkpoint; -1 is the newest.")
 @click.option("--run-dir", metavar="D", help="Go on in this directory, which must hold nothing, and leave the run as it is.")
 @click.option("--trust", multiple=True, metavar="PREFIX", help="Package, module or class that the spec may name.")
-@click.option("--progress", type=click.Choice(PROGRESS), default="auto", help="A live line, plain lines, or nothing on stderr.")
+@PROGRESS
+@PROFILE
+@REPORT
 def command(place: str, other: str | None, overrides: tuple[str, ...], allowed: tuple[str, ...], **options: Any) -> int:
     """Read the spec of the run, and train on."""
     from ...spec.reading import read_spec
     from .documents_of_specs import read
     from .places import place_of
+    from .ranks import joined
 
     run_dir, named = place_of(place)
     before = read_spec(os.path.join(run_dir, "spec.json"))
     spec = read(other or os.path.join(run_dir, "spec.json"), overrides)
     spec = _in_directory(spec, before.output.run_dir)
     step = named if options["step"] is None else options["step"]
-    return resume(before, spec, run_dir, {**options, "step": None if step == -1 else step}, allowed, overrides)
+    with joined(spec) as topology:
+        return resume(before, spec, run_dir, {**options, "step": None if step == -1 else step}, topology, allowed, overrides)
 
 
 def resume(
-    before: "Spec", spec: "Spec", run_dir: str, options: dict[str, Any], allowed: tuple[str, ...] = (), overrides: tuple[str, ...] = ()
+    before: "Spec",
+    spec: "Spec",
+    run_dir: str,
+    options: dict[str, Any],
+    topology: "Topology",
+    allowed: tuple[str, ...] = (),
+    overrides: tuple[str, ...] = (),
 ) -> int:
     """Go on with a run, by a spec that differs from its own only in ways that are safe or allowed.
 
     Args:
         before: The spec of the run.
         spec: The spec to go on by.
-        options: `step`, `run_dir` (another directory, or None), `trust`, `progress`.
+        options: `step`, `run_dir` (another directory, or None), `trust`, and how it is told of.
+        topology: Who shares the run.
     """
     from ...spec.trust import check_names
     from ..run_directory import claim
@@ -66,34 +78,36 @@ def resume(
     from .execution import execute
     from .granting import find_modules_here, granted
     from .places import start_at
+    from .ranks import on_rank_zero
     from .record import describe_run
+    from .sinks import check_installed
 
-    found = _checked_changes(before, spec, allowed)
+    found = _checked_changes(before, spec, allowed, topology.rank)
     grants = granted(options["trust"])
     check_names(spec, grants)
-    start = start_at(run_dir, options["step"], options["run_dir"] is not None)
-    if any(path.startswith(("dataset", "runtime.seed")) for path in allowed):
-        start = start._replace(changes_allowed=("data.*",))
+    check_installed(spec)
+    start = start_at(run_dir, options["step"], options["run_dir"] is not None)._replace(changes_allowed=allowed)
     find_modules_here(grants)
     directory = run_dir
     if options["run_dir"] is not None:
-        directory = claim(options["run_dir"])
+        directory = os.path.abspath(options["run_dir"])
         spec = _in_directory(spec, directory)
-        documents.write(os.path.join(directory, "run.json"), describe_run(spec, os.path.join(run_dir, "spec.json"), overrides))
+        record = describe_run(spec, os.path.join(run_dir, "spec.json"), overrides)
+        on_rank_zero(topology, lambda: documents.write(os.path.join(claim(options["run_dir"]), "run.json"), record))
     attempt = {"resumed": start.root, "step": start.step, "overrides": list(overrides), "changes": found}
-    return execute(Request(spec, directory, grants, options["progress"], start, attempt))
+    return execute(Request(spec, directory, grants, telling_of(options), topology, start, attempt))
 
 
 def _in_directory(spec: "Spec", run_dir: str) -> "Spec":
     return spec.model_copy(update={"output": spec.output.model_copy(update={"run_dir": run_dir})})
 
 
-def _checked_changes(before: "Spec", spec: "Spec", allowed: tuple[str, ...]) -> list[str]:
+def _checked_changes(before: "Spec", spec: "Spec", allowed: tuple[str, ...], rank: int) -> list[str]:
     """The differences, which are shown; refused if one makes it another run."""
     from ...spec.continuing import changes, unsafe
 
     found = changes(before, spec)
-    tell(*(one.text() for one in found))
+    tell(*(one.text() for one in found if rank == 0))
     if refused := list(unsafe(found, allowed)):
         paths = [one.pointer.lstrip("/").replace("/", ".") for one in refused]
         advice = [f"--allow-change {path}" for path in paths]

@@ -8,11 +8,11 @@ import click
 from .. import documents
 from ..exits import ExitCode, Refusal, tell
 from ..run_directory import claim, command_line, next_free
+from .telling import PROFILE, PROGRESS, REPORT, telling_of
 
 if TYPE_CHECKING:
+    from ...distributed import Topology
     from ...spec.envelope import Spec
-
-PROGRESS = ("auto", "rich", "plain", "none")
 
 
 @click.command(
@@ -36,19 +36,24 @@ PROGRESS = ("auto", "rich", "plain", "none")
 @click.option("--dry-run", is_flag=True, help="Try every part of the run with one batch, and write nothing into it.")
 @click.option("--resume", "taking_up", type=click.Choice(["never", "auto"]), default="never", help="auto: go on, if there is a checkpoint.")
 @click.option("--trust", multiple=True, metavar="PREFIX", help="Package, module or class that the spec may name.")
-@click.option("--progress", type=click.Choice(PROGRESS), default="auto", help="A live line, plain lines, or nothing on stderr.")
+@PROGRESS
+@PROFILE
+@REPORT
 def command(path: str, overrides: tuple[str, ...], run_dir: str | None, max_steps: int | None, **options: Any) -> int:
     """Check, claim the directory, train."""
     from ...spec.building import missing_paths
     from ...spec.trust import check_names
     from .documents_of_specs import read
     from .granting import find_modules_here, granted
+    from .ranks import joined
+    from .sinks import check_installed
 
     spec = read(path, overrides)
     grants = granted(options["trust"])
     check_names(spec, grants)  # before any path is looked at
     if missing := missing_paths(spec):
         raise Refusal("\n".join(f"PS304 {pointer}: there is no {store}" for pointer, store in missing), ExitCode.PATH)
+    check_installed(spec)
     if shorter := _shortened(spec, max_steps):
         overrides = (*overrides, *shorter)
         spec = read(path, overrides)
@@ -59,30 +64,48 @@ def command(path: str, overrides: tuple[str, ...], run_dir: str | None, max_step
         from .dry_run import rehearsed
 
         return rehearsed(spec, grants)
-    return _start(spec, path, overrides, grants, options)
+    with joined(spec) as topology:
+        return _start(spec, path, overrides, grants, options, topology)
 
 
-def _start(spec: "Spec", path: str, overrides: tuple[str, ...], grants: tuple[str, ...], options: dict[str, Any]) -> int:
-    from ...spec.reading import document_of
+def _start(
+    spec: "Spec", path: str, overrides: tuple[str, ...], grants: tuple[str, ...], options: dict[str, Any], topology: "Topology"
+) -> int:
     from .assembly import Request
     from .execution import execute
+    from .ranks import on_rank_zero
+
+    directory = spec.output.run_dir
+    begun = options["taking_up"] == "auto" and os.path.isfile(os.path.join(directory, "spec.json"))
+    found = on_rank_zero(topology, lambda: _found(directory) if begun else "")
+    if topology.ranks.tell(found or ""):
+        from ...spec.reading import read_spec
+        from .resume import resume
+
+        before = read_spec(os.path.join(directory, "spec.json"))
+        return resume(before, spec, directory, {**options, "step": None, "run_dir": None}, topology, overrides=overrides)
+    on_rank_zero(topology, lambda: _make_directory(spec, path, overrides, begun))
+    return execute(Request(spec, directory, grants, telling_of(options), topology))
+
+
+def _found(directory: str) -> str:
+    """Labels of the checkpoints that are there, as text, which can be told to other ranks."""
+    from .places import checkpoints_of
+
+    return " ".join(map(str, checkpoints_of(directory)))
+
+
+def _make_directory(spec: "Spec", path: str, overrides: tuple[str, ...], begun: bool) -> None:
+    from ...spec.reading import document_of
     from .record import describe_run
 
     directory = spec.output.run_dir
-    if options["taking_up"] == "auto" and os.path.isfile(os.path.join(directory, "spec.json")):
-        from ...spec.reading import read_spec
-        from .places import checkpoints_of
-        from .resume import resume
-
-        if checkpoints_of(directory):
-            before = read_spec(os.path.join(directory, "spec.json"))
-            return resume(before, spec, directory, {**options, "step": None, "run_dir": None}, overrides=overrides)
+    if begun:
         tell(f"{directory} holds no checkpoint yet; the run begins anew")
     else:
         _claim(path, directory)
     documents.write(os.path.join(directory, "spec.json"), document_of(spec))
     documents.write(os.path.join(directory, "run.json"), describe_run(spec, path, overrides))
-    return execute(Request(spec, directory, grants, options["progress"]))
 
 
 def _shortened(spec: "Spec", max_steps: int | None) -> tuple[str, ...]:
@@ -92,7 +115,7 @@ def _shortened(spec: "Spec", max_steps: int | None) -> tuple[str, ...]:
     steps = None if max_steps is None else steps_of(spec)
     if max_steps is None or (steps is not None and steps <= max_steps):
         return ()
-    others = () if spec.strategy.num_epochs is None else ("strategy.num_epochs=null",)
+    others = [f"strategy.{name}=null" for name in ("num_epochs", "num_batches") if getattr(spec.strategy, name) is not None]
     return (*others, f"strategy.num_steps={max_steps}")
 
 

@@ -1,0 +1,95 @@
+"""Processes that share a run: torchrun or srun start `spec run` several times, and each finds its place here.
+
+Rank 0 has the directory of the run and the console; the others write what they have to say into `ranks/`. One process is no special case
+of this: nothing here does anything then.
+"""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from ..exits import ExitCode, Refusal
+from ..preparing import device_of
+
+if TYPE_CHECKING:
+    from ...distributed import Topology
+    from ...spec.building import Pieces
+    from ...spec.envelope import Spec
+
+
+@contextlib.contextmanager
+def joined(spec: "Spec") -> Iterator["Topology"]:
+    """The place of this process among all; the connection ends with the context.
+
+    Raises:
+        Refusal: If the device is missing.
+        DistributedError: If the others do not come.
+    """
+    from ...distributed import Topology, init, shutdown
+    from ...distributed.topology import read_environment
+
+    if read_environment(os.environ)["WORLD_SIZE"] == 1:
+        yield Topology()
+        return
+    topology = init(device=device_of(spec))
+    try:
+        yield topology
+    finally:
+        shutdown()
+
+
+def on_rank_zero(topology: "Topology", action: Callable[[], Any]) -> Any:
+    """Do something on rank 0 only; if it fails there, no rank goes on."""
+    return topology.ranks.together(lambda: action() if topology.rank == 0 else None)
+
+
+@contextlib.contextmanager
+def apart(topology: "Topology", run_dir: str) -> Iterator[None]:
+    """What this rank says, in a file of its own, unless it is the one that has the console."""
+    if topology.rank == 0:
+        yield
+        return
+    folder = os.path.join(run_dir, "ranks")
+    os.makedirs(folder, exist_ok=True)
+    with (
+        open(os.path.join(folder, f"rank-{topology.rank:05d}.log"), "a", encoding="utf-8", buffering=1) as file,
+        contextlib.redirect_stdout(file),
+        contextlib.redirect_stderr(file),
+    ):
+        yield
+
+
+def shared(spec: "Spec", pieces: "Pieces", topology: "Topology") -> "Pieces":
+    """The pieces of this rank: each batch is shared, and so is the validation.
+
+    Raises:
+        Refusal: If batches cannot be cut among so many.
+    """
+    if topology.world_size == 1:
+        return pieces
+    from ...distributed import data_parallel, shard
+
+    settings = spec.runtime.distributed
+    if spec.source is not None and settings.shard_state == "parameters":
+        message = "/runtime/distributed/shard_state: weights of `source` are loaded whole; use gradients at most"
+        raise Refusal(message, ExitCode.SPEC)
+    training = data_parallel(pieces.training, topology, batch_norm=settings.batch_norm, shard_state=settings.shard_state)
+    try:
+        batches = shard(pieces.batches, topology)
+    except ValueError as error:
+        raise Refusal(f"/dataset: {error}", ExitCode.SPEC) from error
+    return pieces._replace(training=training, batches=batches, validation=_shared_validation(pieces.validation, topology))
+
+
+def _shared_validation(validation: Any, topology: "Topology") -> Any:
+    """The validation with this rank's share of each batch; frames that fill up the last one do not count."""
+    if validation is None:
+        return None
+    from ...data import Loader
+
+    whole = validation.data
+    own = -(-whole.plan.batch_size // topology.world_size)
+    place = {"collate": whole.collate, "rank": topology.rank, "world": topology.world_size}
+    return dataclasses.replace(validation, data=Loader(whole.dataset, own, shuffle=False, last="pad", **place))
