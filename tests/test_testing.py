@@ -27,6 +27,16 @@ def test_a_good_transform_passes(good, untouched_globals):
     check_transform(good, PARAMS)
 
 
+def no_extra(updates, state, params=None):
+    return updates, state
+
+
+@pytest.mark.parametrize("hidden", [transform(no_extra), ps.masked(transform(no_extra), "*"), ps.chain(transform(no_extra))])
+def test_a_transform_that_takes_no_extra_arguments_is_told_to(hidden):
+    with pytest.raises(AssertionError, match=r"update must accept \*\*extra"):
+        check_transform(hidden, PARAMS)
+
+
 def writes_to_updates(updates, state, params=None, **extra):
     return ps.tree.map(lambda u: u.mul_(2.0), updates), state
 
@@ -119,7 +129,7 @@ def test_a_good_hook_passes(untouched_globals):
 
 
 BAD_HOOKS = {
-    "changes dtype": (lambda state, ctx: (state.float(), ctx), "the state after a step: hook_state.mine is float32"),
+    "changes dtype": (lambda state, ctx: (state.float(), ctx), "the state after a step: step: hook_state.mine was .* became .*float32"),
     "counts in a metric's name": (
         lambda state, ctx: (state, ctx.replace(metrics={**ctx.metrics, f"m{COUNT.pop()}": state})),
         "the metrics of a step: the structure differs|called twice",
@@ -132,7 +142,7 @@ BAD_HOOKS = {
     "writes": (lambda state, ctx: (state.add_(1.0), ctx), "changed its arguments|after a rejected batch"),
     "changes shape": (
         lambda state, ctx: (ctx.params["layer"]["bias"] + state.sum(), ctx),
-        r"the state after a step: hook_state\.mine is float64\[2\]",
+        r"the state after a step: step: hook_state\.mine was .* became \(torch\.float64, \(2,\)",
     ),
 }
 COUNT = list(range(20))

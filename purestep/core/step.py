@@ -21,7 +21,18 @@ from .loss import LossOutput, as_sums
 from .objective import Cut, Metrics, Objective, cut_batch, gradient_over_cuts
 from .schedule import scalar_like
 from .state import TrainState, check_same_form, check_state, count_batch, zero_counters
-from .transform import Gated, GradientTransform, apply_updates, chain, check_needs, children, collect_metrics, part_names, rebuild
+from .transform import (
+    Gated,
+    GradientTransform,
+    apply_updates,
+    chain,
+    check_needs,
+    check_takes_extra,
+    children,
+    collect_metrics,
+    part_names,
+    rebuild,
+)
 from .tree import Tree
 
 Step = Callable[[TrainState, Any], tuple[TrainState, Metrics]]
@@ -60,11 +71,12 @@ def build_step(
 
     Raises:
         HookError: If a hook cannot run inside the step.
-        TransformError: If the chain needs an argument that the step does not pass.
+        TransformError: If the chain needs an argument that the step does not pass, or a part refuses arguments that it does not know.
         ValueError: If `microbatches` is not positive.
     """
     hooks = check_hooks(hooks)
     check_needs(optimizer.name, optimizer.needs, dict.fromkeys(EXTRAS))
+    check_takes_extra(optimizer)
     if isinstance(microbatches, bool) or not isinstance(microbatches, int) or microbatches < 1:
         raise ValueError(f"microbatches must be a whole number of at least 1, got {microbatches!r}")
     known = set() if known is None else known
@@ -285,11 +297,12 @@ def make_step(loss_fn: Callable[[Tree, Any], Any], optimizer: GradientTransform,
 
     Args:
         loss_fn: `loss_fn(params, batch) -> scalar` or `(scalar, aux)`; pure. `params` is any tree. Tensors of a dict `aux` appear among
-            the metrics. A scalar may be given as `Sums(numerator, denominator)`, which makes unequal cuts,
-            given as a tuple, exact.
+            the metrics. In place of a scalar mean it may return `Sums(numerator, denominator)`; then cuts of unequal sizes are exact too.
         optimizer: A transform or a chain.
         hooks: Run inside the step.
-        microbatches: Cut each batch into so many equal parts (or give it as a tuple of that length) and take the mean of their losses.
+        microbatches: Cut each batch into so many equal parts along the first axis and take the mean of their losses, with the memory of
+            one part. A batch that is already a tuple of that many batches is not cut again; such parts may be unequal, and then
+            `loss_fn` should return `Sums`, or every part weighs the same whatever its size.
 
     Example:
         >>> step = ps.make_step(lambda w, x: (w * x).square().mean(), ps.sgd(0.1))

@@ -5,6 +5,7 @@ updates reach the parameters. `transforms/` holds the transforms themselves, `se
 """
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,8 +22,18 @@ class GradientTransform(NamedTuple):
     """A pair of pure functions, and what the chain must know about them.
 
     `init(params) -> state`; `update(updates, state, params=None, **extra) -> (updates, state)`. `updates` has the structure of
-    `params`; a gate returns `Gated` in its place. Neither function changes its inputs. Extra arguments that a transform does not
-    take are ignored.
+    `params`; a gate returns `Gated` in its place. Neither function changes its inputs. `**extra` must be there: the step passes more
+    than most transforms use (`value`, the loss; `counters`; ...), and what a transform does not know it ignores. `name` is where an
+    enclosing chain keeps the state, and what metrics are called after. `ps.testing.check_transform` says whether the laws hold; a
+    transform without memory is shorter as `ps.stateless(fn)`.
+
+    Example:
+        >>> def shrink_every_time(factor):
+        ...     def update(updates, scale, params=None, **extra):
+        ...         return ps.tree.map(lambda u: scale * u, updates), factor * scale
+        ...     return ps.GradientTransform(lambda params: torch.tensor(1.0), update, name="shrink_every_time")
+        >>> ps.chain(shrink_every_time(0.5), ps.sgd(0.1)).init({"w": torch.ones(3)})["shrink_every_time"]
+        tensor(1.)
     """
 
     init: Callable[[Tree], Any]
@@ -125,6 +136,27 @@ def check_needs(name: str, needs: frozenset[str], extra: Mapping[str, Any]) -> N
     """
     if missing := sorted(needs - extra.keys()):
         raise TransformError(f"{name} needs {', '.join(missing)}: pass {', '.join(f'{key}=...' for key in missing)} to update")
+
+
+def check_takes_extra(transform: GradientTransform) -> None:
+    """Raise if an `update` has no `**extra`, before the step passes it an argument that it does not know.
+
+    Raises:
+        TransformError: Naming the part, and what to write.
+    """
+    for part in transform.parts:
+        check_takes_extra(part)
+    if transform.parts:
+        return
+    try:
+        arguments = inspect.signature(transform.update).parameters.values()
+    except (TypeError, ValueError):  # something callable of which Python does not know the arguments
+        return
+    if not any(argument.kind is inspect.Parameter.VAR_KEYWORD for argument in arguments):
+        raise TransformError(
+            f"{transform.name}: update must accept **extra, since the step passes more than it uses (value, counters, ...); "
+            "write update(updates, state, params=None, **extra)"
+        )
 
 
 def stateless(fn: Callable[[Tree, Tree], Tree], name: str = "stateless") -> GradientTransform:

@@ -45,8 +45,9 @@ def compare_states(state: Any, ranks: Ranks, where: str) -> None:
         others = ", ".join(str(rank) for rank, differs in enumerate(who.tolist()) if differs)
         message = (
             f"{where}: {items[first][0]} differs between rank 0 and rank {others} ({int((votes > 0).sum())} leaves differ in all); the "
-            "ranks do not train one model. At the start: give all ranks one seed, and call torch.manual_seed before building the model, or load "
-            "the same weights. Later: restart from the newest checkpoint, and look for a rank whose data or hardware gives other numbers"
+            "ranks do not train one model. At the start: give all ranks one seed, and call torch.manual_seed before building the "
+            "model, or load the same weights. Later: restart from the newest checkpoint, and look for a rank whose data or hardware "
+            "gives other numbers"
         )
         raise known_to_all(DistributedError(message))
 

@@ -14,6 +14,7 @@ from ..core.state import TrainState
 from ..core.step import Step, init_state, make_step
 from ..core.transform import EmptyState, Gated, GradientTransform, silence, stateless
 from ..core.tree import Tree
+from ..errors import StateError
 from .comparing import assert_leaves_are_apart, assert_same_layout, assert_shares_no_memory, assert_trees_equal
 from .forms import check_forms, check_repeats
 
@@ -53,7 +54,7 @@ def check_hook(
     first = check_repeats(lambda params: init_state(params, optimizer, (hook,)), (params,), f"{what}: init")
     assert_shares_no_memory(first, (params, batch), f"{what}: the first state")
     assert_leaves_are_apart(first, f"{what}: the first state")
-    state, metrics = step(first, batch)
+    state, metrics = _stepped(step, first, batch, what)
     for _ in range(1, num_steps):
         assert_same_layout(state, first, f"{what}: the state after a step")
         earlier = metrics
@@ -64,6 +65,14 @@ def check_hook(
     assert_leaves_are_apart(result, f"{what}: the step's state")
     _check_rejection(hook, make_step(loss_fn, _reject(), (hook,)), state, batch)
     check_forms(step, (state, batch), rtol, atol, f"{what}: the step")
+
+
+def _stepped(step: Step, state: TrainState, batch: Tree, what: str) -> tuple[TrainState, dict[str, Tensor]]:
+    """One step; that it refuses a state of another form is a law broken by the hook."""
+    try:
+        return step(state, batch)
+    except StateError as error:
+        raise AssertionError(f"{what}: the state after a step: {error}") from error
 
 
 def _check_rejection(hook: Hook, rejecting_step: Step, before: TrainState, batch: Tree) -> None:

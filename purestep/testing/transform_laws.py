@@ -25,9 +25,9 @@ def check_transform(
 ) -> None:
     """Check that a gradient transform keeps the laws.
 
-    `init` and `update` are pure and repeatable and share no memory with their inputs; the state keeps its structure, dtypes and shapes,
-    and every leaf of it has a path; updates look like the parameters; a rejected batch leaves state and parameters bitwise; tracing,
-    `torch.compile` and `vmap` give the eager numbers.
+    `init` and `update` are pure and repeatable and share no memory with their inputs; `update` ignores extra arguments that it does not
+    know; the state keeps its structure, dtypes and shapes, and every leaf of it has a path; updates look like the parameters; a rejected
+    batch leaves state and parameters bitwise; tracing, `torch.compile` and `vmap` give the eager numbers.
 
     Args:
         transform: To check.
@@ -47,6 +47,7 @@ def check_transform(
     assert_shares_no_memory(first, params, f"{name}: the state of init")
     assert_leaves_are_apart(first, f"{name}: the state of init")
     tree.paths(first)  # raises if two leaves have one path
+    _check_ignores_unknown(transform, gradient(params), first, params, extra)
 
     def update(params: Tree, state: Any, updates: Tree) -> tuple[Any, Any]:
         result, new = transform.update(updates, state, params, **extra)
@@ -65,6 +66,18 @@ def check_transform(
     assert_leaves_are_apart(results[1], f"{name}: the state of update")
     _check_rejection(transform, moved, state, gradient(moved), extra)
     check_forms(update, arguments, rtol, atol, f"{name}: update")
+
+
+def _check_ignores_unknown(transform: GradientTransform, updates: Tree, state: Any, params: Tree, extra: dict[str, Any]) -> None:
+    try:
+        transform.update(updates, state, params, **extra, unknown_to_all=torch.zeros(()))
+    except TypeError as error:
+        if "unknown_to_all" not in str(error):
+            raise
+        raise AssertionError(
+            f"{transform.name}: update must accept **extra: the step passes arguments that it may not know, and it ignores them; "
+            f"write update(updates, state, params=None, **extra) ({error})"
+        ) from error
 
 
 def _check_updates(updates: Tree, params: Tree, name: str) -> None:

@@ -105,6 +105,13 @@ def test_a_chain_that_needs_what_no_step_passes_is_refused_when_the_step_is_buil
         ps.make_step(squares, ps.chain(needy))
 
 
+@pytest.mark.parametrize("wrap", [lambda part: part, lambda part: ps.chain(ps.chain(part), ps.sgd(0.1))])
+def test_a_transform_without_extra_is_refused_when_the_step_is_built(wrap):
+    mine = ps.GradientTransform(lambda params: (), lambda updates, state, params=None: (updates, state), "mine")
+    with pytest.raises(TransformError, match=r"mine: update must accept \*\*extra.*write update\(updates, state, params=None, \*\*extra\)"):
+        ps.make_step(squares, wrap(mine))
+
+
 def test_the_chain_gets_loss_denominator_counters_and_a_key_that_changes_with_the_batch():
     seen = []
 
