@@ -16,6 +16,13 @@ class StopOnSignal:
 
     Args:
         signals: Which to hear; by default SIGINT, SIGTERM and SIGUSR1, which schedulers send some time before they kill.
+
+    Raises:
+        RuntimeError: At the first event, if it is not open: it would hear nothing.
+
+    Example:
+        with StopOnSignal() as stop:
+            result = ps.fit(training, batches, num_epochs=10, listeners=[stop])
     """
 
     on_every_rank = True  # a signal may reach any of the processes
@@ -28,6 +35,10 @@ class StopOnSignal:
 
     def __call__(self, event: Event) -> Stop | None:
         """Ask for the end if a signal came."""
+        if not self._before:
+            raise RuntimeError(
+                "StopOnSignal is not open, so it hears no signal: write `with StopOnSignal() as stop:` around the call of fit"
+            )
         if self.received is None or event.stage not in (Stage.BEFORE_TRAINING, Stage.AFTER_BATCH):
             return None
         return Stop(self.received.name)
@@ -39,6 +50,7 @@ class StopOnSignal:
     def __exit__(self, *failure: object) -> None:
         for number in self._before:
             self._restore(number)
+        self._before = {}
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         self.received = signal.Signals(number) if self.received is None else self.received

@@ -38,3 +38,8 @@ def test_the_second_signal_does_what_it_always_did():
         os.kill(os.getpid(), signal.SIGINT)
         assert stop.received is signal.SIGINT
         os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_one_that_is_not_open_is_refused_at_the_first_event(training, batches):
+    with pytest.raises(RuntimeError, match="with StopOnSignal\\(\\) as stop:"):
+        ps.fit(training, batches, num_epochs=1, listeners=[StopOnSignal()])
