@@ -1,5 +1,7 @@
 """A small PaiNN of SchNetPack, with batches from its own converter and an energy-and-force loss."""
 
+from typing import TypeVar
+
 import torch
 import torch.utils.data.dataloader
 from torch import Tensor, nn
@@ -9,18 +11,15 @@ from .molecules import shaken_molecules
 CUTOFF = 5.0
 
 
-def import_schnetpack() -> None:
-    """Import it; newer torch has dropped a type variable that it imports from there."""
-    from typing import TypeVar
-
+def make_importable() -> None:
+    """Give torch back a type variable that newer versions have dropped, and that schnetpack 2.1.1 imports from there."""
     if not hasattr(torch.utils.data.dataloader, "T_co"):
         torch.utils.data.dataloader.T_co = TypeVar("T_co", covariant=True)
-    import schnetpack  # noqa: F401
 
 
 def make_model(dtype: torch.dtype = torch.float32) -> nn.Module:
     """PaiNN with 32 features and three layers; energies are sums of atoms, forces their gradient."""
-    import_schnetpack()
+    make_importable()
     from schnetpack import atomistic, representation
     from schnetpack.model import NeuralNetworkPotential
     from schnetpack.nn import CosineCutoff, GaussianRBF
@@ -35,7 +34,7 @@ def make_model(dtype: torch.dtype = torch.float32) -> nn.Module:
 
 def make_batches(count: int, dtype: torch.dtype = torch.float32) -> list[dict[str, Tensor]]:
     """Batches of the same molecules as the package's converter makes them, with labels."""
-    import_schnetpack()
+    make_importable()
     from ase import Atoms
     from schnetpack.interfaces import AtomsConverter
     from schnetpack.transform import ASENeighborList

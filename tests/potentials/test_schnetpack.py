@@ -5,7 +5,7 @@ import torch
 
 import purestep as ps
 from purestep.testing import assert_trees_close, assert_trees_equal
-from tests.potentials.schnetpack_training import energy_and_force_loss, import_schnetpack, make_batches, make_model
+from tests.potentials.schnetpack_training import energy_and_force_loss, make_batches, make_importable, make_model
 from tests.potentials.trainings import make_training, run
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs
@@ -13,9 +13,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # theirs
 
 @pytest.fixture(autouse=True)
 def _needs_schnetpack():
-    if pytest.importorskip("importlib.util").find_spec("schnetpack") is None:
-        pytest.skip("schnetpack is not installed")
-    import_schnetpack()
+    make_importable()
+    pytest.importorskip("schnetpack")
 
 
 @pytest.mark.parametrize("donate", [False, True])
