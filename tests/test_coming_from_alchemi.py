@@ -146,7 +146,9 @@ def test_validation_takes_the_average_and_a_checkpoint_does_not_lose_it_silently
 
 
 def test_a_validation_is_that_of_the_whole_data_and_is_not_made_twice(page):
-    assert len(page["totals"]) == 2  # after two updates and after four; the run ends there
+    history = [record for record in page["validated"].history if "validation/loss/total" in record]
+    assert [record["step_count"] for record in history] == [2, 4]  # the run ends there
+    assert [record["validation/loss/total"] for record in history] == page["totals"]
     assert len(page["kept"]) == 2 * len(page["val_loader"])
     assert page["validated"].history[-1]["validation/forces/mae_ev_per_angstrom"] > 0
     other = dataclasses.replace(page["validation"], data=page["loader"](range(3, 160, 8), batch_size=3), batch_callback=None)
