@@ -1,0 +1,88 @@
+"""A run that several processes share: `torchrun -m purestep spec run`. In float64, since sums over ranks have an order of their own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from purestep.checkpoint import load
+from purestep.cli import main
+from purestep.cli.spec.ranks import shared
+from purestep.core import tree
+from purestep.distributed import Topology
+from purestep.spec.building import build
+from purestep.spec.reading import check_text, read_spec
+from purestep.testing import assert_trees_equal
+from tests.spec.examples import changed, text_of
+
+DOUBLE = {"dataset/dtype": "float64", "output/checkpoints": {"every_n_steps": 2}}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(**changes):
+    Path("spec.json").write_text(text_of(changed(**DOUBLE | changes)))
+
+
+def run(*words):
+    return CliRunner().invoke(main, ["spec", "run", "spec.json", "--progress", "none", "--no-report", *words])
+
+
+def torchrun(count, *words):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={count}", "-m", "purestep", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+def state_of(run_dir):
+    spec = read_spec(os.path.join(run_dir, "spec.json"))
+    like = build(spec).training.init(spec.runtime.seed)
+    return load(os.path.join(run_dir, "checkpoints"), like=like, allow_extra=("opt_state.*sum_over_ranks.norm",))
+
+
+def test_a_world_of_one_is_the_run_without_torchrun(monkeypatch):
+    write()
+    assert run().exit_code == 0
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    assert run("--run-dir", "one").exit_code == 0
+    assert_trees_equal(state_of("one"), state_of("run"))
+    assert sorted(os.listdir("one")) == sorted(os.listdir("run"))
+
+
+def test_batches_that_cannot_be_cut_are_refused():
+    spec = check_text(text_of(changed(**{"dataset/batch_size": 3}))).spec
+    with pytest.raises(Exception, match="/dataset: shard: a batch of 3 samples cannot be cut among 2 ranks"):
+        shared(spec, build(spec), Topology(0, 2))
+
+
+def test_weights_from_elsewhere_are_not_loaded_in_parts():
+    source = {"workflow": "finetune", "source": {"checkpoint_path": "a"}, "runtime/distributed": {"shard_state": "parameters"}}
+    spec = check_text(text_of(changed(**source))).spec
+    with pytest.raises(Exception, match="use gradients at most"):
+        shared(spec, build(spec), Topology(0, 2))
+
+
+@pytest.mark.slow
+def test_two_ranks_give_the_run_of_one_and_its_directory_is_written_by_the_first():
+    write(**{"runtime/distributed": {"shard_state": "optimizer"}})
+    assert run().exit_code == 0
+    done = torchrun(2, "spec", "run", "spec.json", "--progress", "none", "--no-report", "--run-dir", "two")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["step_count"] == 3  # one document, of rank 0
+    one, two = state_of("run"), state_of("two")
+    for path, leaf in tree.items(one.params):
+        # float64, and sums in another order
+        torch.testing.assert_close(dict(tree.items(two.params))[path], leaf, rtol=0, atol=1e-12)
+    assert sorted(os.listdir("two/ranks")) == ["rank-00000.json", "rank-00001.json", "rank-00001.log"]
+    assert '"world_size": 2' in Path("two/run.json").read_text()
+    resumed = CliRunner().invoke(main, ["spec", "resume", "two", "--set", "strategy.num_steps=4", "--progress", "none", "--no-report"])
+    assert "restored step 3" in resumed.stderr, resumed.output
