@@ -39,7 +39,7 @@ def observe(state: TrainState, value: float | Tensor) -> TrainState:
     Raises:
         ValueError: If no part of the optimizer takes one.
     """
-    told = _tell(state.opt_state, "observe", torch.as_tensor(value))
+    told = _tell(state.opt_state, "observe", value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64))
     if told is state.opt_state:
         raise ValueError(
             "observe: no transform in this optimizer waits for a validation value; add reduce_on_plateau(driven_by='validation')"
