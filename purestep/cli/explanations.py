@@ -168,6 +168,21 @@ _PROBLEMS = {
         'Pad them: {"padded_sizes": 2} in dataset plans two sizes for all batches. `purestep debug compile` says what is compiled, and how '
         "often.",
     ),
+    "PS314": (
+        "A store says which of its frames are for training, validation and test, and dataset.split is not given, so all of them are "
+        "trained on. No error on such frames says anything about others.",
+        'Write "split": "train" and "validation_split": "validation" into dataset, as `purestep train init` does where the store is there.',
+    ),
+    "PS315": (
+        "The hook ema begins with the initial weights, and the run is too short for its decay to forget them. Validation and export look "
+        "at the average, so the model seems worse than it is.",
+        'Write "debias": true into the hook, or a decay that is closer to 0: 1 - 10 / num_steps averages over a tenth of the run.',
+    ),
+    "PS316": (
+        "The schedule has come to its end, 0, before the run does; most often because num_steps was raised and the schedule was not.",
+        "Set the length of the schedule to that of the run. For a run that goes on, `purestep spec resume` takes it by --set together with "
+        "--allow-change strategy.schedule.",
+    ),
     "PS501": (
         "The spec names a class that is neither purestep's, nor a layer on its short list, nor exported by an installed distribution.",
         "If you wrote or read that code, grant it on the command line: --trust my.package.",

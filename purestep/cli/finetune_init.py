@@ -1,4 +1,4 @@
-"""The command `purestep finetune init`: a spec that starts from weights. It asks stores only for their parts, and writes nothing over anything."""
+"""The command `purestep finetune init`: a spec that starts from weights. It asks stores only for their parts, and writes over nothing."""
 
 import os
 from typing import Any

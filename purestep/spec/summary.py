@@ -9,7 +9,8 @@ import torch
 from ..errors import DataError
 from ..schedules import plot
 from .building import missing_paths, open_store
-from .envelope import Spec
+from .doubts import doubts
+from .envelope import Spec, Strategy
 from .families import Model
 from .parts import learning_rate_curve
 from .paths import SHIPPED
@@ -50,7 +51,7 @@ def summarize(spec: Spec, trust: Sequence[str] = (), width: int = 64) -> Summary
         "source": spec.source.checkpoint_path if spec.source is not None else None,
         "models": {name: _model(target.cls_path, trust) for name, target in strategy.model_specs.items()},
         "update": [text_of(part) for part in strategy.update],
-        "loss": [f"{_weight(part.weight)} {text_of(part, leave_out=('weight',))}" for part in strategy.loss],
+        "loss": _loss(strategy),
         "hooks": [text_of(part) for part in strategy.hooks],
         "trainable": list(strategy.trainable),
         "frozen": list(strategy.frozen),
@@ -92,8 +93,20 @@ def _plain(value: Any) -> str:
     return repr(value)
 
 
-def _weight(weight: Any) -> str:
-    return f"{text_of(weight)} *" if isinstance(weight, Model) else f"{weight:g} *"
+def _loss(strategy: Strategy) -> list[str]:
+    """The terms with the weights that they have in the sum: divided by the sum of all, unless one of them changes along the run."""
+    weights = [part.weight for part in strategy.loss]
+    fixed = not any(isinstance(weight, Model) for weight in weights)
+    total = sum(weights) if strategy.normalize_weights and fixed else 1.0
+    pairs = zip(weights, strategy.loss, strict=True)
+    terms = [f"{_weight(weight, total)} * {text_of(part, leave_out=('weight',))}" for weight, part in pairs]
+    if strategy.normalize_weights and not fixed:
+        terms[-1] += ", each weight divided by the sum of all"
+    return terms
+
+
+def _weight(weight: Any, total: float) -> str:
+    return text_of(weight) if isinstance(weight, Model) else f"{weight / total if total else weight:.4g}"
 
 
 def _model(cls_path: str, trust: Sequence[str]) -> str:
@@ -154,10 +167,13 @@ def _warnings(spec: Spec, steps: int | None) -> Iterator[Problem]:
         yield Problem("PS304", pointer, f"there is no {path}")
     if not _validates(spec):
         yield Problem(
-            "PS301", "/dataset/validation_paths", "no validation data; nobody will know how good the model is on frames it never saw"
+            "PS301",
+            "/dataset/validation_paths",
+            "no validation data: neither dataset.validation_paths nor dataset.validation_split; nobody will know how good the model is",
         )
     if _shares_frames(spec):
-        yield Problem("PS312", "/dataset", "training and validation share frames, so the validation says nothing")
+        message = "training and validation share frames, so the validation says nothing; give dataset.split and dataset.validation_split"
+        yield Problem("PS312", "/dataset", message)
     if spec.output.checkpoints is None:
         yield Problem("PS302", "/output/checkpoints", "no checkpoints; a run that is interrupted is lost")
     warmup = getattr(strategy.schedule, "warmup_steps", None)
@@ -177,6 +193,7 @@ def _warnings(spec: Spec, steps: int | None) -> Iterator[Problem]:
             "/runtime/compile",
             "batches are of different sizes, and each new one may be compiled anew; dataset.padded_sizes gives them a few",
         )
+    yield from doubts(spec, steps)
     run_dir = spec.output.run_dir
     if not run_dir.startswith(SHIPPED) and os.path.isdir(run_dir) and os.listdir(run_dir):
         yield Problem("PS311", "/output/run_dir", f"{run_dir} is not empty, and a run is never written over another")

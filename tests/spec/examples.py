@@ -24,7 +24,7 @@ GOOD = {
         "update": [{"kind": "skip_nonfinite"}, {"kind": "clip_by_global_norm", "max_norm": 2.0}, {"kind": "adamw", "weight_decay": 0.01}],
         "schedule": {"kind": "warmup_cosine_decay", "init_value": 0, "peak_value": 0.01, "warmup_steps": 2, "decay_steps": 10},
         "num_steps": 3,
-        "hooks": [{"kind": "ema", "decay": 0.9}],
+        "hooks": [{"kind": "ema", "decay": 0.9, "debias": True}],
     },
     "output": {"run_dir": "run", "checkpoints": {"every_n_steps": 2}, "report_every": 1},
     "runtime": {"seed": 3, "device": "cpu", "threads": 1},
