@@ -18,7 +18,7 @@ def pinball(quantile: float) -> ps.FunctionTerm:
         error = torch.where(known, target, 0.0) - torch.where(known, prediction, 0.0)  # NaN must not enter the graph at all
         return ps.Sums(torch.maximum(quantile * error, (quantile - 1) * error).sum(), known.sum().to(error.dtype))
 
-    return ps.FunctionTerm(fn=sums, prediction_key=f"q{round(100 * quantile)}", target_key="y", name=f"q{round(100 * quantile)}")
+    return ps.FunctionTerm(sums, prediction_key=f"q{round(100 * quantile)}", target_key="y", name=f"q{round(100 * quantile)}")
 
 
 def after_warmup(step_count: Tensor, epoch_count: Tensor) -> Tensor:

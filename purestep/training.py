@@ -102,7 +102,7 @@ class Training:
             Skeleton(models, layout, training=True, frozen=frozen),
             Skeleton(models, layout, training=False),
             self.loss,
-            forward or _call_model,
+            _with_advice(forward or _call_model),
             targets or read_targets,
             names,
             layout.single,
@@ -164,6 +164,29 @@ def _call_model(models: Any, batch: Any) -> Any:
             "work together"
         )
     return models(batch)
+
+
+def _with_advice(forward: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """The same forward pass; an error that comes of what the model is given also says what to give it."""
+
+    def call(models: Any, batch: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return forward(models, batch)
+        try:
+            return forward(models, batch)
+        except (TypeError, AttributeError) as error:
+            arrays = [path for path, leaf in tree.items(batch) if not isinstance(leaf, Tensor) and hasattr(leaf, "__array__")]
+            if arrays:
+                error.add_note(f"the batch holds arrays that are no tensors ({', '.join(arrays)}); convert them with torch.from_numpy")
+            elif forward is _call_model and isinstance(batch, Mapping):
+                kind, keys = type(batch).__name__, ", ".join(map(repr, batch))
+                error.add_note(
+                    f"without forward=, the module is called with the whole batch, a {kind} with {keys}; say what it "
+                    "gets and returns: Training(..., forward=lambda model, batch: {'y': model(batch['x'])})"
+                )
+            raise
+
+    return call
 
 
 def _trainable_names(models: Models, layout: Any, patterns: str | Sequence[str]) -> frozenset[str]:

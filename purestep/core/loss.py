@@ -104,10 +104,15 @@ class LossTerm(Composable):
         """Look up prediction and target by key and call the term.
 
         Raises:
-            LossError: If one is missing, naming `where` and what is there.
+            LossError: If one is missing or no tensor, naming `where` and what is there.
         """
+        if isinstance(predictions, Tensor):
+            raise LossError(f"{where}: forward returned a Tensor; return a mapping such as {{{self.prediction_key!r}: ...}}")
         prediction = lookup(predictions, self.prediction_key, where, "prediction")
-        return self(prediction, lookup(targets, self.target_key, where, "target"), batch)
+        target = lookup(targets, self.target_key, where, "target")
+        if not isinstance(target, Tensor) and hasattr(target, "__array__"):
+            raise LossError(f"{where}: target {self.target_key!r} is a {type(target).__name__}; make it a tensor: torch.from_numpy(...)")
+        return self(prediction, target, batch)
 
     @property
     def label(self) -> str:
@@ -121,12 +126,14 @@ class LossTerm(Composable):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FunctionTerm(LossTerm):
-    """A term from a function `fn(prediction, target, batch) -> Sums | 0-d mean`.
+    """A term from a function `fn(prediction, target, batch) -> Sums | 0-d mean`, a mean over the samples of the batch.
 
-    A mean alone counts as the mean over the samples of the batch (see `num_samples`).
+    Example:
+        >>> ps.FunctionTerm(lambda p, t, batch: (p - t).abs().mean(), prediction_key="y", target_key="y", name="error").label
+        'error'
     """
 
-    fn: Callable[[Any, Any, Any], Any]
+    fn: Callable[[Any, Any, Any], Any] = dataclasses.field(kw_only=False)
 
     def __call__(self, prediction: Any, target: Any, batch: Any) -> Sums:
         """Sum and count of the term over the batch."""
@@ -337,6 +344,12 @@ def as_loss(loss: Any) -> ComposedLoss:
     """
     if not isinstance(loss, Composable) and not callable(loss):
         raise LossError(f"loss: expected a loss term, a sum of terms or a function (predictions, batch), got {type(loss).__name__}")
+    home = getattr(type(loss) if isinstance(loss, torch.nn.Module) else loss, "__module__", None) or ""
+    if home.startswith("torch.nn."):
+        raise LossError(
+            f"loss: {getattr(loss, '__name__', type(loss).__name__)} of torch takes a prediction and a target; write a term such as "
+            "ps.MSELoss(prediction_key='y', target_key='y'), or lambda predictions, batch: fn(predictions['y'], batch['y'])"
+        )
     term = loss if isinstance(loss, Composable) else WholeTerm(fn=loss, name="loss")
     composed = term if isinstance(term, ComposedLoss) else ComposedLoss([term])
     composed.check()

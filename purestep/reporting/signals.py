@@ -36,9 +36,7 @@ class StopOnSignal:
     def __call__(self, event: Event) -> Stop | None:
         """Ask for the end if a signal came."""
         if not self._before:
-            raise RuntimeError(
-                "StopOnSignal is not open, so it hears no signal: write `with StopOnSignal() as stop:` around the call of fit"
-            )
+            raise RuntimeError("StopOnSignal is not open, so it hears nothing: write `with StopOnSignal() as stop:` around fit")
         if self.received is None or event.stage not in (Stage.BEFORE_TRAINING, Stage.AFTER_BATCH):
             return None
         return Stop(self.received.name)

@@ -170,7 +170,7 @@ def test_a_term_of_a_user_is_a_function():
         values = torch.relu(1 - prediction * target)
         return values.sum(), torch.full_like(values.sum(), values.numel())
 
-    term = FunctionTerm(fn=hinge, prediction_key="score", target_key="sign", name="hinge")
+    term = FunctionTerm(hinge, prediction_key="score", target_key="sign", name="hinge")
     sums = (term + 2.0 * MSELoss()).names, term(torch.tensor([0.5, 2.0]), torch.tensor([1.0, 1.0]), {})
     assert sums == (("hinge", "MSELoss"), Sums(torch.tensor(0.5), torch.tensor(2.0)))
 

@@ -102,3 +102,36 @@ def test_a_loss_that_returns_nothing_says_what_it_should_return():
     tr = training(seeded(Plain), ps.sgd(0.1), loss=lambda predictions, batch: None)
     with pytest.raises(LossError, match="returns a 0-d tensor or Sums, got NoneType"):
         tr.step(tr.init(), batches(1)[0])
+
+
+# --- what a newcomer gives --------------------------------------------------------------------------------------------
+
+POINTS = {"x": torch.ones(4, 3), "y": torch.zeros(4, 2)}
+
+
+def first_step(batch, **options):
+    tr = ps.Training(nn.Linear(3, 2), **{"loss": ps.MSELoss(prediction_key="y", target_key="y"), "optimizer": ps.sgd(0.1)} | options)
+    return tr.step(tr.init(), batch)
+
+
+def test_a_module_that_cannot_take_the_whole_batch_is_explained():
+    with pytest.raises(TypeError, match=r"with 'x', 'y'; say what it gets and returns: Training\(\.\.\., forward=lambda model, batch"):
+        first_step(POINTS)
+
+
+def test_arrays_in_a_batch_are_named():
+    with pytest.raises(TypeError, match=r"arrays that are no tensors \(x\); convert them with torch\.from_numpy"):
+        first_step({**POINTS, "x": POINTS["x"].numpy()}, forward=lambda model, batch: {"y": model(batch["x"])})
+    with pytest.raises(LossError, match=r"loss term MSELoss: target 'y' is a ndarray; make it a tensor: torch\.from_numpy"):
+        first_step({**POINTS, "y": POINTS["y"].numpy()}, forward=lambda model, batch: {"y": model(batch["x"])})
+
+
+def test_a_forward_that_returns_a_tensor_is_told_to_name_it():
+    with pytest.raises(LossError, match=r"MSELoss: forward returned a Tensor; return a mapping such as \{'y': \.\.\.\}"):
+        first_step(POINTS, forward=lambda model, batch: model(batch["x"]))
+
+
+@pytest.mark.parametrize("loss", [nn.MSELoss(), nn.functional.mse_loss])
+def test_a_loss_of_torch_is_refused_with_what_to_write(loss):
+    with pytest.raises(LossError, match=r"takes a prediction and a target; write a term such as ps\.MSELoss\(prediction_key="):
+        first_step(POINTS, loss=loss)
