@@ -63,7 +63,7 @@ _NOT_TRIED = {
     "device": "the run computes on the CPU, as above",
     "compiled": "the run does not compile its step (runtime.compile is null)",
     "validation": "the run does not validate",
-    "ranks": "the run is of one process; a spec says nothing of several",
+    "ranks": "a rehearsal is of one process, however many will share the run",
 }
 
 
@@ -155,7 +155,7 @@ class _Ladder:
         return ", ".join(f"{name} {float(term.numerator) / float(term.denominator):.4g}" for name, term in sums.items())
 
     def ranks(self) -> str | None:
-        """Several processes, which a spec cannot ask for."""
+        """Several processes, which a rehearsal does not start."""
         return None
 
     def _step(self, state: TrainState, batch: Any, step: Step | None = None) -> tuple[TrainState, dict[str, float]]:

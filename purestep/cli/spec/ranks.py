@@ -40,6 +40,13 @@ def joined(spec: "Spec") -> Iterator["Topology"]:
         shutdown()
 
 
+def is_first() -> bool:
+    """Whether this process is rank 0, without asking the others; one that nobody started with others is."""
+    from ...distributed.topology import read_environment
+
+    return read_environment(os.environ)["RANK"] == 0
+
+
 def on_rank_zero(topology: "Topology", action: Callable[[], Any]) -> Any:
     """Do something on rank 0 only; if it fails there, no rank goes on."""
     return topology.ranks.together(lambda: action() if topology.rank == 0 else None)

@@ -62,8 +62,9 @@ def command(path: str, overrides: tuple[str, ...], run_dir: str | None, max_step
     find_modules_here(grants)
     if options["dry_run"]:
         from .dry_run import rehearsed
+        from .ranks import is_first
 
-        return rehearsed(spec, grants)
+        return rehearsed(spec, grants) if is_first() else int(ExitCode.DONE)
     with joined(spec) as topology:
         return _start(spec, path, overrides, grants, options, topology)
 
