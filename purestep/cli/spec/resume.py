@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     \b
       purestep spec resume runs/my-model
-      purestep spec resume runs/my-model --set strategy.num_steps=9000              train longer
+      purestep spec resume runs/my-model --set strategy.num_steps=9000 --set strategy.schedule.decay_steps=9000 \\
+          --allow-change strategy.schedule                                          train longer, the decay stretched along
       purestep spec resume runs/my-model --step 500 --run-dir runs/other            go on from an older one, elsewhere
 
     The spec is that of the run. Another one, by --spec or --set, may differ in output, device and threads, and be longer; any other
@@ -72,6 +73,8 @@ def resume(
         options: `step`, `run_dir` (another directory, or None), `trust`, and how it is told of.
         topology: Who shares the run.
     """
+    from ...spec.doubts import idle_updates
+    from ...spec.summary import steps_of
     from ...spec.trust import check_names
     from ..run_directory import claim
     from .assembly import Request
@@ -83,6 +86,7 @@ def resume(
     from .sinks import check_installed
 
     found = _checked_changes(before, spec, allowed, topology.rank)
+    tell(*(f"warning {one.text()}" for one in idle_updates(spec, 0, steps_of(spec) or 0) if topology.rank == 0))
     grants = granted(options["trust"])
     check_names(spec, grants)
     check_installed(spec)
