@@ -19,7 +19,7 @@ from .envelope import Spec, Strategy
 from .families import FAMILIES, MODELS, Model, is_from_schedule
 from .problems import Problem
 from .target import Target
-from .trust import HOOK, TERM, TRANSFORM, Role, call_target
+from .trust import HOOK, TERM, TRANSFORM, Role, call_target, problems_of_own_models
 
 
 class PartError(Exception):
@@ -168,7 +168,7 @@ def _inner_parts(value: Any) -> Iterator[Model]:
 
 
 def problems_of_parts(spec: Spec) -> list[Problem]:
-    """Build every part that the spec names by kind, and report those that their functions refuse, all of them."""
+    """Build every part that the spec names by kind, and report those that their functions refuse, all of them; and models of ours."""
     strategy = spec.strategy
     makers: list[Callable[[], Any]] = [lambda: make_rate(strategy)]
     rate: float | Schedule | None = 1.0  # a refused schedule is reported once, not by all that would use it
@@ -182,7 +182,7 @@ def problems_of_parts(spec: Spec) -> list[Problem]:
     wholes = {"update": lambda: make_optimizer(strategy), "loss": lambda: make_loss(strategy)}
     makers += [maker for name, maker in wholes.items() if not any(isinstance(part, Target) for part in getattr(strategy, name))]
     found = [problem for maker in makers if (problem := _refusal(maker)) is not None]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys([*found, *problems_of_own_models(spec)]))
 
 
 def _refusal(maker: Callable[[], Any]) -> Problem | None:

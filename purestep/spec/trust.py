@@ -6,8 +6,10 @@ grant any further than the object's own home. This is a guard against accidents 
 
 import inspect
 import re
+import sys
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, NamedTuple
@@ -152,17 +154,53 @@ def _import(path: str, pointer: str) -> Any:
 
 
 def _call(found: Any, arguments: dict[str, Any], pointer: str) -> Any:
+    if (problem := _argument_problem(found, arguments, pointer)) is not None:
+        raise SpecError(problem.text())
+    try:
+        return found(**arguments)
+    except (TypeError, ValueError, PurestepError) as error:
+        raise _error("PS504", pointer, f"{found.__name__}: {error}") from error
+
+
+def _argument_problem(found: Any, arguments: Mapping[str, Any], pointer: str) -> Problem | None:
+    """What the signature of a target says against the arguments; nothing is called."""
     names = inspect.signature(found.__init__ if inspect.isclass(found) else found).parameters
     open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in names.values())
     for name in arguments:
         if name not in names and not open_ended:
             known = names.keys() - {"self", "args"}
-            raise _error("PS504", f"{pointer}/{name}", f"{found.__name__} has no such argument{nearest(name, known)}")
+            return Problem("PS504", f"{pointer}/{name}", f"{found.__name__} has no such argument{nearest(name, known)}")
     try:
         inspect.signature(found).bind(**arguments)
-        return found(**arguments)
-    except (TypeError, ValueError, PurestepError) as error:
-        raise _error("PS504", pointer, f"{found.__name__}: {error}") from error
+    except TypeError as error:
+        return Problem("PS504", pointer, f"{found.__name__}: {error}")
+    return None
+
+
+def problems_of_own_models(spec: Spec) -> Iterator[Problem]:
+    """What is wrong with models that claim to be of purestep: a name that it does not have, arguments that they do not take.
+
+    Nothing is imported that is not there already, so this can be said before anything is trusted.
+    """
+    package = models.__name__.partition(".")[0]
+    for name, target in spec.strategy.model_specs.items():
+        pointer, (home, _, own) = f"/strategy/model_specs/{name}", target.cls_path.rpartition(".")
+        if home.partition(".")[0] != package:
+            continue
+        if home == models.__name__ and own in models.__all__:
+            problem = _argument_problem(getattr(models, own), target.arguments, pointer)
+        else:
+            problem = None if hasattr(sys.modules.get(home), own) else _no_such_model(target.cls_path, f"{pointer}/cls_path")
+        if problem is not None:
+            yield problem
+
+
+def _no_such_model(path: str, pointer: str) -> Problem:
+    known = {name.lower(): name for name in models.__all__}
+    close = get_close_matches(path.rpartition(".")[2].lower(), known, 1)
+    full = [f"'{models.__name__}.{name}'" for name in models.__all__ if inspect.isclass(getattr(models, name))]
+    hint = f"; did you mean '{models.__name__}.{known[close[0]]}'?" if close else f" (known: {', '.join(full)})"
+    return Problem("PS502", pointer, f"purestep has no '{path}'{hint}")
 
 
 def _error(code: str, pointer: str, message: str) -> SpecError:
