@@ -7,6 +7,7 @@ a hook inside the step, from a key: anew in every batch, and the same again afte
 
 import dataclasses
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -30,14 +31,17 @@ def sentence(gen: torch.Generator) -> list[int]:
     return [*tokens, 2]
 
 
-def padded(sentences: list[list[int]]) -> dict[str, Tensor]:
-    """One batch; `hidden` says which tokens the model must guess. Here every fourth: the hook chooses anew in training."""
+def padded(sentences: list[list[int]], mask: np.ndarray | None = None) -> dict[str, Tensor]:
+    """One batch, the `collate` of a Loader; `mask` is False for sentences that only fill it up.
+
+    `hidden` says which tokens the model must guess. Here every fourth: the hook chooses anew in training.
+    """
     longest = max(map(len, sentences))
     size = next(size for size in SIZES if size >= longest)
     tokens = torch.tensor([words + [PAD] * (size - len(words)) for words in sentences])
     row, column = torch.arange(len(tokens)).unsqueeze(1), torch.arange(size)
-    hidden = (tokens != PAD) & ((row + column) % 4 == 0)
-    return {"tokens": tokens, "hidden": hidden}
+    tokens = tokens if mask is None else torch.where(torch.from_numpy(mask).unsqueeze(1), tokens, PAD)
+    return {"tokens": tokens, "hidden": (tokens != PAD) & ((row + column) % 4 == 0)}
 
 
 class Encoder(nn.Module):
@@ -78,7 +82,7 @@ def main() -> dict[str, float]:
     torch.manual_seed(0)
     gen = torch.Generator().manual_seed(0)
     sentences = sorted((sentence(gen) for _ in range(320)), key=len)  # similar lengths together: less padding
-    data = [padded(sentences[start : start + 32]) for start in range(0, 320, 32)]
+    data = ps.Loader(sentences, 32, shuffle=False, collate=padded)
     held_out = [padded([sentence(gen) for _ in range(size)]) for size in (32, 7, 1)]
     loss = ps.CrossEntropyLoss(target_key="tokens", mask_key="hidden")
     training = ps.Training(Encoder(), loss=loss, optimizer=ps.adamw(3e-3), hooks=(hide_words(0.2), ps.hooks.ema(0.98)))
@@ -87,8 +91,10 @@ def main() -> dict[str, float]:
 
     summary = validate(training, state, ps.Validation(held_out, metrics=(perplexity,)))
     plain = training.replace(hooks=(ps.hooks.ema(0.98),))  # hides the same words in both
+    first = data.batch(0, 0)
     whole, parts = (
-        tr.step(dataclasses.replace(state, hook_state=plain.init().hook_state), data[0])[1] for tr in (plain, plain.replace(microbatches=4))
+        tr.step(dataclasses.replace(state, hook_state=plain.init().hook_state), data.batch(0, 0))[1]
+        for tr in (plain, plain.replace(microbatches=4))
     )
     found = {
         "perplexity": summary["perplexity"],

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -30,10 +31,11 @@ def padded_snippets(path: Path) -> list[str]:
 @pytest.mark.slow
 def test_the_python_of_a_document_runs_from_top_to_bottom(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    names = {"__name__": "snippet"}
+    page = types.ModuleType("page")
+    monkeypatch.setitem(sys.modules, "page", page)  # Dynamo imports the modules of the functions that it captures
     with torch.random.fork_rng(devices=[]):  # a module draws its first weights from the global generator
         for source in padded_snippets(path):
-            exec(compile(source, str(path), "exec"), names)
+            exec(compile(source, str(path), "exec"), vars(page))
 
 
 @pytest.mark.slow

@@ -105,7 +105,9 @@ class Loader:
         try:
             return self.collate(samples, None if plain else real)
         except Exception as error:
-            raise DataError(f"batch {index} of epoch {epoch}, samples {_some(chosen)}, cannot be collated: {_text(error)}") from error
+            advice = "; for samples of unlike shapes give a collate=fn(samples, mask) that pads" if self.collate is stack else ""
+            where = f"batch {index} of epoch {epoch}, samples {_some(chosen)}"
+            raise DataError(f"{where}, cannot be collated: {_text(error)}{advice}") from error
 
     def _sample(self, sample: int, epoch: int, index: int) -> Any:
         try:

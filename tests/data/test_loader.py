@@ -9,6 +9,7 @@ import torch
 
 from purestep.core import tree
 from purestep.data import Loader, PreparedFrames, collate, permutation, plan_padding, stack
+from purestep.errors import DataError
 
 
 class Recorded:
@@ -132,3 +133,9 @@ def test_padded_batches_of_an_epoch_have_one_shape(frames):
 def test_stack_takes_arrays_and_numbers():
     batch = stack([{"x": np.ones(3), "y": 1}, {"x": np.zeros(3), "y": 2}])
     assert batch["x"].shape == (2, 3) and batch["y"].tolist() == [1, 2]
+
+
+def test_samples_of_unlike_shapes_are_refused_with_a_hint_at_collate():
+    ragged = [{"x": torch.ones(length)} for length in (2, 3)]
+    with pytest.raises(DataError, match=r"batch 0 of epoch 0, samples .*give a collate=fn\(samples, mask\) that pads"):
+        Loader(ragged, 2).batch(0, 0)
