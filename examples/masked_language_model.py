@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import purestep as ps
-from purestep.validation import validate
 
 WORDS = "<pad> <mask> . the a small old red cat dog bird fox sees hears follows near behind tree house river".split()
 PAD, MASK = 0, 1
@@ -89,12 +88,11 @@ def main() -> dict[str, float]:
     perplexity = ps.metrics.Perplexity(target_key="tokens", mask_key="hidden")
     state = ps.fit(training, data, num_steps=250).state
 
-    summary = validate(training, state, ps.Validation(held_out, metrics=(perplexity,)))
+    summary = ps.validate(training, state, ps.Validation(held_out, metrics=(perplexity,)))
     plain = training.replace(hooks=(ps.hooks.ema(0.98),))  # hides the same words in both
     first = data.batch(0, 0)
     whole, parts = (
-        tr.step(dataclasses.replace(state, hook_state=plain.init().hook_state), data.batch(0, 0))[1]
-        for tr in (plain, plain.replace(microbatches=4))
+        tr.step(dataclasses.replace(state, hook_state=plain.init().hook_state), first)[1] for tr in (plain, plain.replace(microbatches=4))
     )
     found = {
         "perplexity": summary["perplexity"],

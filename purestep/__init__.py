@@ -24,7 +24,7 @@ _NAMES = {
     "checkpoint": ("save", "load", "Checkpointer"),
     "data": ("AtomicBatch", "Loader"),
     "loop": ("fit", "FitResult"),
-    "validation": ("Validation",),
+    "validation": ("Validation", "validate"),
     "errors": ("PurestepError",),
 }
 _MODULES = {"tree": "core.tree", "rng": "core.rng", "errors": "errors"} | {
@@ -87,7 +87,7 @@ if TYPE_CHECKING:  # what editors and type checkers see; the same names, loaded 
     from .optimizers import *
     from .training import Training
     from .transforms import *
-    from .validation import Validation
+    from .validation import Validation, validate
 
 
 def __getattr__(name: str) -> Any:

@@ -37,6 +37,7 @@ class Validation:
 
     Raises:
         ValueError: If both cadences are given, or one is not positive.
+        TypeError: If the data is one batch rather than several.
         DataError: If the data can be iterated only once.
     """
 
@@ -55,6 +56,8 @@ class Validation:
         for name in ("every_n_steps", "every_n_epochs"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"Validation: {name} must be at least 1, got {value}")
+        if isinstance(self.data, Mapping):
+            raise TypeError(f"Validation: data must be several batches, got one {type(self.data).__name__}; give a list: [batch]")
         if iter(self.data) is self.data:
             raise DataError("Validation: data is an iterator, which is empty after one pass; give a list or a Loader")
 
@@ -78,6 +81,9 @@ def validate(training: Training, state: TrainState, validation: Validation, eval
     """Evaluate a state on all of the validation's data; on that of all ranks, where ranks share it.
 
     Args:
+        training: Gives the forward pass and the loss.
+        state: To evaluate: its averaged parameters, where it has some and the validation wants them.
+        validation: The data, and what to measure; its cadence plays no part here.
         evaluate: A compiled form of `training.evaluate`, where there is one.
 
     Returns:

@@ -13,7 +13,7 @@ import purestep as ps
 
 # Grows with the package; a name leaves it only with a line under "Removed" in the changelog.
 PROMISED = """
-    Training TrainState make_step init_state end_epoch observe compile fit save load Checkpointer Validation
+    Training TrainState make_step init_state end_epoch observe compile fit save load Checkpointer Validation validate
     GradientTransform Gated chain partition masked freeze stateless inject_hyperparams set_hyperparams apply_updates
     accumulate skip_nonfinite skip_spikes dynamic_loss_scale clip_by_global_norm scale_by_adam add_decayed_weights
     sgd adam adamw lion muon

@@ -146,3 +146,8 @@ def test_a_potential_that_marks_its_input_works_everywhere_and_leaves_the_batch_
         there, _ = tr.evaluate(state, batch)
     assert torch.equal(here["y"], there["y"])
     assert not batch["x"].requires_grad
+
+
+def test_one_batch_in_place_of_several_is_refused():
+    with pytest.raises(TypeError, match=r"data must be several batches, got one dict; give a list: \[batch\]"):
+        ps.Validation({"x": torch.ones(2, 1)})

@@ -16,8 +16,19 @@ from .state import TrainState
 class Event:
     """One moment of a run.
 
+    A listener hears SETUP and BEFORE_TRAINING once, BEFORE_EPOCH, AFTER_BATCH, AFTER_VALIDATION and AFTER_EPOCH each time, and
+    AFTER_TRAINING at the end; a run whose target is already reached gives SETUP alone. All listeners hear all of these, so one asks
+    `event.stage` first.
+
     The plain numbers are known without looking at the device. `step_count` and the metrics wait for it: a listener that acts rarely
     asks `step_bound` first.
+
+    Example:
+        >>> def report(event):
+        ...     if event.stage is ps.Stage.AFTER_EPOCH:
+        ...         print(f"epoch {event.epoch_count}: loss {float(event.metrics['loss/total']):.3g}")
+        ...     if event.stage is ps.Stage.AFTER_VALIDATION and event.validation["loss/total"] < 0.01:
+        ...         return ps.Stop("good enough")
     """
 
     stage: Stage
@@ -63,6 +74,7 @@ class Stop:
 
 
 Listener = Callable[[Event], Stop | None]
+"""Called with every event; `Event` says which. Returns `Stop` to end the run there, or nothing."""
 
 
 def crossed(every: int | None, before: int, after: int) -> bool:

@@ -17,7 +17,19 @@ from .tree import Tree
 
 
 class Stage(enum.Enum):
-    """The points of a run at which something may be done, in order of first occurrence."""
+    """The points of a run at which something may be done, in order of first occurrence.
+
+    Hooks run inside the step, at the ten stages of the table, and may replace the fields of the context named there (metrics always).
+    The chain of transforms owns DO_BACKWARD and DO_OPTIMIZER_STEP. Listeners hear the others, outside the step, and AFTER_BATCH too.
+
+    | stage | what a hook may replace |
+    |---|---|
+    | BEFORE_BATCH, BEFORE_FORWARD | `batch` |
+    | AFTER_FORWARD | `predictions` |
+    | BEFORE_LOSS | `predictions`, `targets` |
+    | AFTER_LOSS | `loss`; of a cut batch or one shared by ranks only `loss.with_penalty(name, value)` |
+    | BEFORE_BACKWARD, AFTER_BACKWARD, BEFORE_OPTIMIZER_STEP, AFTER_OPTIMIZER_STEP, AFTER_BATCH | nothing: they observe |
+    """
 
     SETUP = "SETUP"
     BEFORE_TRAINING = "BEFORE_TRAINING"
@@ -96,7 +108,14 @@ _FIELDS = tuple(field.name for field in dataclasses.fields(StepContext))
 
 
 class Hook(NamedTuple):
-    """A pair of pure functions that the step runs at its stages."""
+    """A pair of pure functions that the step runs at its stages; `Stage` says which these are, and what may be replaced at each.
+
+    Example:
+        >>> def update(largest, ctx):
+        ...     largest = torch.maximum(largest, ctx.loss.total)
+        ...     return largest, ctx.with_metrics(largest_loss=largest)
+        >>> hook = ps.Hook("largest_loss", frozenset({ps.Stage.AFTER_BACKWARD}), lambda state: torch.zeros(()), update)
+    """
 
     name: str
     stages: frozenset[Stage]
