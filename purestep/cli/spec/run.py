@@ -124,8 +124,6 @@ def _claim(path: str, run_dir: str) -> None:
     try:
         claim(run_dir)
     except Refusal as refusal:
-        advice = [
-            command_line("purestep", "spec", "resume", run_dir),
-            command_line("purestep", "spec", "run", path, "--run-dir", next_free(run_dir)),
-        ]
+        resumable = [command_line("purestep", "spec", "resume", run_dir)] if _found(run_dir) else []
+        advice = [*resumable, command_line("purestep", "spec", "run", path, "--run-dir", next_free(run_dir))]
         raise Refusal(refusal.message, refusal.code, advice) from refusal
