@@ -83,6 +83,9 @@ CASES = [
     # contradictions
     ({"strategy/num_epochs": 3}, "PS108", "/strategy", "exactly one"),
     ({"strategy/num_steps": GONE}, "PS108", "/strategy", "exactly one"),
+    ({"output/sinks": [{"kind": "tensorbord"}]}, "PS102", "/output/sinks/0/kind", "did you mean 'tensorboard'"),
+    ({"output/sinks": [{"kind": "wandb"}]}, "PS103", "/output/sinks/0", "'project' is missing"),
+    ({"runtime/distributed": {"shard_state": "everything"}}, "PS105", "/runtime/distributed/shard_state", "optimizer"),
     ({"strategy/num_batches": 3}, "PS108", "/strategy", "exactly one"),
     ({"strategy/early_stopping": {"patience": 0}}, "PS105", "/strategy/early_stopping/patience", "greater than 0"),
     ({"runtime/deterministic": "wran"}, "PS105", "/runtime/deterministic", "warn"),

@@ -10,7 +10,7 @@ from .. import documents
 from ..preparing import compiled, device_of, settings_of
 from .beginning import Start, checkpointer, first_state_of
 from .ends import ends_of
-from .page import collecting
+from .page import Predictions, collecting
 from .record import add_attempt, add_pieces
 from .sinks import writers_of
 from .telling import Telling, make_profile, make_progress
@@ -18,7 +18,6 @@ from .telling import Telling, make_profile, make_progress
 if TYPE_CHECKING:
     from ...distributed import Topology
     from ...loop import FitResult
-    from ...reporting import CollectPredictions
     from ...spec.building import Pieces
     from ...spec.envelope import Spec
 
@@ -41,7 +40,7 @@ class Assembled(NamedTuple):
     """A run that is ready."""
 
     train: Callable[[], "FitResult"]
-    collected: "CollectPredictions | None"
+    collected: Predictions | None
     """Predictions of the latest validation; None if nobody wants them."""
 
 

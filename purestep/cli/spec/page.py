@@ -16,7 +16,24 @@ if TYPE_CHECKING:
 _LABELS = {"energy": "energy, eV", "forces": "forces, eV/Å"}
 
 
-def collecting(pieces: "Pieces") -> "tuple[Pieces, CollectPredictions | None]":
+class Predictions:
+    """Callback of a validation that keeps what `CollectPredictions` does; if that fails it goes without, since only the page needs it."""
+
+    def __init__(self, collect: "CollectPredictions"):
+        self.collect: CollectPredictions | None = collect
+
+    def __call__(self, **seen: Any) -> None:
+        """Keep one batch."""
+        if self.collect is None:
+            return
+        try:
+            self.collect(**seen)
+        except Exception as error:
+            self.collect = None
+            tell(f"report.html will be without predictions: {type(error).__name__}: {error}")
+
+
+def collecting(pieces: "Pieces") -> tuple["Pieces", Predictions | None]:
     """The pieces with a validation that keeps its predictions, of what the loss is about; None if there is no validation."""
     from ...reporting import CollectPredictions
 
@@ -24,14 +41,14 @@ def collecting(pieces: "Pieces") -> "tuple[Pieces, CollectPredictions | None]":
         return pieces, None
     terms = [weighted.term for weighted in pieces.training.loss.terms]
     keys = {term.target_key: term.prediction_key for term in terms if term.target_key in _LABELS and term.prediction_key}
-    collect = CollectPredictions(keys)
-    return pieces._replace(validation=dataclasses.replace(pieces.validation, batch_callback=collect)), collect
+    kept = Predictions(CollectPredictions(keys))
+    return pieces._replace(validation=dataclasses.replace(pieces.validation, batch_callback=kept)), kept
 
 
-def write_page(spec: "Spec", run_dir: str, collect: "CollectPredictions | None") -> None:
+def write_page(spec: "Spec", run_dir: str, kept: Predictions | None) -> None:
     """Write the page. A run that is done stays so if that fails, which is told."""
     try:
-        _write(spec, run_dir, collect)
+        _write(spec, run_dir, kept.collect if kept is not None else None)
     except Exception as error:
         tell(f"report.html was not written: {type(error).__name__}: {error}")
 
