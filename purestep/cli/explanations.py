@@ -155,7 +155,7 @@ _PROBLEMS = {
     ),
     "PS311": (
         "output.run_dir holds something already, and a run is never written over another.",
-        "Go on with that run by `purestep spec resume`, or give another directory: `purestep spec run` takes --run-dir.",
+        "If it has checkpoints, `purestep spec resume` goes on; else give another directory: `purestep spec run` takes --run-dir.",
     ),
     "PS312": (
         "The same store, or the same part of it, is trained and validated on.",

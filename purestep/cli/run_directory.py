@@ -3,12 +3,14 @@
 import os
 import re
 import shlex
+import shutil
 
-from .exits import ExitCode, Refusal
+from ..spec.failed_starts import is_failed_start
+from .exits import ExitCode, Refusal, tell
 
 
 def claim(path: str) -> str:
-    """Make a directory for a run; it may exist if it is empty.
+    """Make a directory for a run; it may exist if it is empty, or holds a run that failed before it began, which is replaced.
 
     Returns:
         The absolute path.
@@ -17,6 +19,9 @@ def claim(path: str) -> str:
         Refusal: If something is there.
     """
     whole = os.path.abspath(path)
+    if is_failed_start(whole):
+        tell(f"{path} holds a run that failed before its first report; it is replaced")
+        shutil.rmtree(whole)
     if os.path.isdir(whole) and os.listdir(whole):
         raise Refusal(f"{path} is not empty, and a run is never written over another", ExitCode.PATH)
     if os.path.lexists(whole) and not os.path.isdir(whole):

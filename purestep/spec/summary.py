@@ -11,6 +11,7 @@ from ..schedules import plot
 from .building import missing_paths, open_store
 from .doubts import doubts
 from .envelope import Spec, Strategy
+from .failed_starts import is_failed_start
 from .families import Model
 from .parts import learning_rate_curve
 from .paths import SHIPPED
@@ -57,7 +58,12 @@ def summarize(spec: Spec, trust: Sequence[str] = (), width: int = 64) -> Summary
         "frozen": list(strategy.frozen),
         "data": {"paths": list(data.paths), "split": data.split, "frames": num_frames, "batch_size": data.batch_size},
         "validation": {"paths": list(data.validation_paths or data.paths), "split": data.validation_split} if _validates(spec) else None,
-        "output": {"run_dir": spec.output.run_dir, "checkpoints": _checkpoints(spec)},
+        "ends_earlier": _ends(spec),
+        "output": {
+            "run_dir": spec.output.run_dir,
+            "checkpoints": _checkpoints(spec),
+            "sinks": [sink.kind for sink in spec.output.sinks],
+        },
         "runtime": spec.runtime.model_dump(mode="json"),
     }
     curve = plot(rate, steps, width=width) if rate is not None and steps else None
@@ -69,6 +75,13 @@ def _length(spec: Spec) -> str:
     said = [f"{length:,} {unit}" for unit, length in lengths.items() if length is not None]
     budget = spec.runtime.time_budget
     return ", at most ".join([*said, *([] if budget is None else [f"{budget:g} s"])])
+
+
+def _ends(spec: Spec) -> list[str]:
+    """What may end the run before its length is over."""
+    early, target = spec.strategy.early_stopping, spec.strategy.target_metric
+    found = [] if early is None else [f"after {early.patience} validations without a better {early.metric}"]
+    return found + ([] if target is None else [f"when {target.metric} is {target.target:g}"])
 
 
 def text_of(part: Model | Target, leave_out: Sequence[str] = ()) -> str:
@@ -195,5 +208,5 @@ def _warnings(spec: Spec, steps: int | None) -> Iterator[Problem]:
         )
     yield from doubts(spec, steps)
     run_dir = spec.output.run_dir
-    if not run_dir.startswith(SHIPPED) and os.path.isdir(run_dir) and os.listdir(run_dir):
+    if not run_dir.startswith(SHIPPED) and os.path.isdir(run_dir) and os.listdir(run_dir) and not is_failed_start(run_dir):
         yield Problem("PS311", "/output/run_dir", f"{run_dir} is not empty, and a run is never written over another")

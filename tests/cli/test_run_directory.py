@@ -19,6 +19,39 @@ def test_a_directory_with_anything_in_it_is_refused(tmp_path, make):
     assert refused.value.code is ExitCode.PATH
 
 
+def failed_start(path):
+    (path / "checkpoints").mkdir()
+    for name, text in {
+        "status.json": '{"status": "failed"}',
+        "spec.json": "{}",
+        "metrics.jsonl": '{"kind": "start"}\n',
+        "checkpoints/.lock": "",
+    }.items():
+        (path / name).write_text(text)
+
+
+def test_a_run_that_failed_before_it_began_is_replaced(tmp_path):
+    failed_start(tmp_path)
+    assert os.listdir(claim(str(tmp_path))) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("status.json", '{"status": "running"}'),
+        ("metrics.jsonl", '{"kind": "train"}'),
+        ("checkpoints/step-0000000001", ""),
+        ("notes.txt", "mine"),
+    ],
+)
+def test_a_failed_run_that_holds_anything_else_stays(tmp_path, name, text):
+    failed_start(tmp_path)
+    (tmp_path / name).write_text(text)
+    with pytest.raises(Refusal, match="not empty"):
+        claim(str(tmp_path))
+    assert (tmp_path / name).read_text() == text
+
+
 def test_a_file_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(Refusal, match="not a directory"):

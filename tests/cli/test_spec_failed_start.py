@@ -1,0 +1,40 @@
+"""`spec run` after a start that failed."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from purestep.cli import main
+from tests.spec.examples import changed, text_of
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    yield
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(deterministic)
+
+
+def run(**changes):
+    Path("spec.json").write_text(text_of(changed(**{"strategy/num_steps": 1, **changes})))
+    return CliRunner().invoke(main, ["spec", "run", "spec.json", "--progress", "none", "--no-report"])
+
+
+def test_the_corrected_spec_of_a_start_that_failed_runs_in_the_same_directory():
+    assert run(**{"strategy/model_specs/main/cutoff": -3.0}).exit_code != 0
+    assert os.listdir("run")
+    done = run()
+    assert done.exit_code == 0, done.output
+    assert "it is replaced" in done.stderr
+
+
+def test_resuming_is_proposed_only_where_there_is_a_checkpoint():
+    os.mkdir("run")
+    Path("run/mine.txt").write_text("mine")
+    refused = run()
+    assert (refused.exit_code, "resume" in refused.stderr, "run-002" in refused.stderr) == (4, False, True)
