@@ -134,6 +134,23 @@ def test_export_of_an_average_in_another_precision(run_dir, states):
     assert torch.equal(load_file("out/model.safetensors")["weight"], averaged.to(torch.bfloat16))
 
 
+@pytest.mark.parametrize(("averaged", "chosen"), [(1.0, "ema"), (0.0, "raw")])
+def test_export_takes_the_weights_that_were_validated(run_dir, states, averaged, chosen):
+    save("run/checkpoints/" + directory_name(4), states[-1], metrics={"validation/ema": averaged})
+    done = purestep("ckpt", "export", run_dir, "--to", "out")
+    assert f"wrote the {chosen} weights (which were validated)" in done.stderr
+    expected = {"raw": states[-1].params["weight"], "ema": states[-1].hook_state["ema"].params["weight"]}[chosen]
+    assert torch.equal(load_file("out/model.safetensors")["weight"], expected)
+    assert "wrote the raw weights (as asked)" in purestep("ckpt", "export", run_dir, "--to", "raw", "--weights", "raw").stderr
+
+
+def test_show_has_a_line_for_each_metric(run_dir, states):
+    metrics = {f"validation/error_{number}": float(number) for number in range(45)}
+    save("run/checkpoints/" + directory_name(4), states[-1], metrics=metrics)
+    lines = purestep("ckpt", "show", run_dir).stdout.splitlines()
+    assert [line.split() for line in lines if "validation/" in line] == [[name, f"{metrics[name]:g}"] for name in sorted(metrics)]
+
+
 def test_export_writes_nothing_over_anything(run_dir):
     assert purestep("ckpt", "export", run_dir, "--to", "out").exit_code == 0
     done = purestep("ckpt", "export", run_dir, "--to", "out")

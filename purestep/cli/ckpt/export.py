@@ -6,7 +6,7 @@ import click
 
 from .. import documents
 from ..exits import tell
-from .places import STEP, choose
+from .places import STEP, choose, validated_weights
 
 _DTYPES = ("float64", "float32", "bfloat16", "float16")
 
@@ -17,18 +17,18 @@ _DTYPES = ("float64", "float32", "bfloat16", "float16")
     help="""Write the weights of a checkpoint as model.safetensors into a new directory; any program that reads safetensors reads them.
 
     \b
-      purestep ckpt export runs/my-model --to exported                  the newest weights
-      purestep ckpt export runs/my-model --to exported --weights ema    those that the hook `ema` averages
+      purestep ckpt export runs/my-model --to exported                  the newest weights, averaged if those were validated
+      purestep ckpt export runs/my-model --to exported --weights raw    as the last update left them
       purestep ckpt export runs/my-model --to exported --step best:validation/loss/total --dtype bfloat16""",
 )
 @click.argument("path", metavar="DIR")
 @click.option("--to", required=True, metavar="NEW_DIR", help="Must not exist, or be empty.")
-@click.option("--weights", default="raw", show_default=True, metavar="NAME", help="raw, or the hook that keeps an average.")
+@click.option("--weights", metavar="NAME", help="raw, or the hook that keeps an average, such as ema. Default: those that were validated.")
 @STEP
 @click.option("--dtype", type=click.Choice(_DTYPES), help="Convert floating-point weights to this.")
 @click.option("--tied-once", is_flag=True, help="Store tied weights once, under one name.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(path: str, to: str, weights: str, step: str, dtype: str | None, tied_once: bool, as_json: bool) -> None:
+def command(path: str, to: str, weights: str | None, step: str, dtype: str | None, tied_once: bool, as_json: bool) -> None:
     """Export, and print the directory."""
     import torch
 
@@ -36,6 +36,10 @@ def command(path: str, to: str, weights: str, step: str, dtype: str | None, tied
 
     checkpoint = choose(path, step)
     manifest = checkpoint.manifest
+    if weights is None:
+        weights, why = validated_weights(manifest), "which were validated" if "validation/ema" in manifest.metrics else "never validated"
+    else:
+        why = "as asked"
     kind = None if dtype is None else getattr(torch, dtype)
     directory = export(checkpoint.path, to, weights=weights, dtype=kind, tied="once" if tied_once else "copied")
     if as_json:
@@ -43,5 +47,5 @@ def command(path: str, to: str, weights: str, step: str, dtype: str | None, tied
         facts = {"path": directory, "label": manifest.label, "weights": weights, "dtype": dtype, "files": files}
         documents.emit({"schema": "purestep.ckpt-export/1", **facts})
         return
-    tell(f"wrote the {weights} weights of step {manifest.counters.get('step_count', manifest.label):,}")
+    tell(f"wrote the {weights} weights ({why}) of step {manifest.counters.get('step_count', manifest.label):,}")
     click.echo(directory)

@@ -49,3 +49,18 @@ def choose(path: str, step: str) -> "Checkpoint":
 def metrics_of(manifest: "Manifest") -> dict[str, float]:
     """The metrics of a manifest as numbers."""
     return {name: float.fromhex(text) for name, text in manifest.metrics.items()}
+
+
+def validated_weights(manifest: "Manifest") -> str:
+    """The weights whose errors the metrics of a checkpoint are: `raw`, or the name of the hook that averaged them.
+
+    Raises:
+        click.BadParameter: If an average was validated, and there are several.
+    """
+    if metrics_of(manifest).get("validation/ema") != 1.0:
+        return "raw"
+    paths = [leaf.path.split(".") for leaf in manifest.leaves]
+    names = sorted({parts[1] for parts in paths if len(parts) > 3 and parts[0] == "hook_state" and parts[2] == "params"})
+    if len(names) > 1:
+        raise click.BadParameter(f"there are several averages, {', '.join(names)}; name one, or raw", param_hint="--weights")
+    return names[0] if names else "raw"

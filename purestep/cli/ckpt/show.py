@@ -64,7 +64,6 @@ def _lines(checkpoint: "Checkpoint", depth: int) -> list[str]:
         "counters": " · ".join(f"{name.removesuffix('_count')} {value:,}" for name, value in manifest.counters.items()),
         "written": f"{manifest.created}, {manifest.reason}",
         "writer": writer,
-        "metrics": " · ".join(f"{name} {value:.6g}" for name, value in metrics_of(manifest).items()),
         "finite": finite,
         "tied": ", ".join(f"{name} = {holder}" for name, holder in manifest.aliases),
         "extra": json.dumps(manifest.extra, ensure_ascii=False) if manifest.extra else "",
@@ -72,7 +71,10 @@ def _lines(checkpoint: "Checkpoint", depth: int) -> list[str]:
     }
     head = [checkpoint.path, *(_wrapped(name, text) for name, text in facts.items() if text)]
     title = f"{manifest.state_schema.name.rpartition('.')[2]}  {len(manifest.leaves)} leaves, {format_bytes(total_bytes(manifest))}"
-    return [*head, "", title, *outline(manifest.leaves, depth)]
+    metrics = metrics_of(manifest)
+    width = max(map(len, metrics), default=0)
+    measured = ["  metrics", *(f"    {name:<{width}}  {value:.6g}" for name, value in sorted(metrics.items()))] if metrics else []
+    return [*head, *measured, "", title, *outline(manifest.leaves, depth)]
 
 
 def _wrapped(name: str, text: str) -> str:

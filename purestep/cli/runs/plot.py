@@ -20,7 +20,7 @@ _USUAL = ("loss/total", "validation/loss/total")
 
     \b
       purestep runs plot runs/one runs/two --out both.png
-      purestep runs plot runs --out all.png --metric validation/force_mae --against epoch""",
+      purestep runs plot runs --out all.png --metric validation/forces/mae_ev_per_angstrom --against epoch""",
 )
 @click.argument("paths", nargs=-1, required=True, metavar="DIR...")
 @click.option("--out", required=True, metavar="FILE", help="The PNG; must not exist.")
