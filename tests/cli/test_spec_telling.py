@@ -95,6 +95,17 @@ def test_a_page_that_cannot_be_written_leaves_the_run_done(monkeypatch):
     assert json.loads(Path("run/status.json").read_text())["status"] == "finished"
 
 
+def test_predictions_that_cannot_be_kept_do_not_end_the_run(capsys):
+    def fail(**seen):
+        raise ValueError("a shape")
+
+    kept = purestep_page.Predictions(fail)
+    kept(batch=None)
+    kept(batch=None)
+    assert kept.collect is None
+    assert capsys.readouterr().err == "report.html will be without predictions: ValueError: a shape\n"
+
+
 def test_without_a_page_nothing_is_drawn():
     run("--progress", "none", "--no-report")
     assert not os.path.exists("run/report.html")
@@ -117,3 +128,14 @@ def test_a_layout_of_a_terminal_is_plain_lines_where_there_is_none(progress):
     done = run("--progress", progress, "--no-report")
     assert done.exit_code == 0
     assert "tiny: step 3/3" in done.stderr
+
+
+def test_a_report_says_what_ends_a_run_earlier_and_where_metrics_go():
+    ends = {"early_stopping": {"patience": 3}, "target_metric": {"metric": "loss/total", "target": 0.1}}
+    checkpoints = {"every_seconds": 60.0}
+    values = {f"strategy/{name}": value for name, value in ends.items()} | {"output/sinks": [TRACKIO], "output/checkpoints": checkpoints}
+    Path("spec.json").write_text(text_of(changed(**values)))
+    text = purestep("spec", "report", "spec.json").stdout
+    assert "ends       after 3 validations without a better loss/total or when loss/total is 0.1" in text
+    assert "sinks      trackio" in text
+    assert "checkpoints every 60 s, keep 3" in text

@@ -85,6 +85,15 @@ def test_a_run_ends_when_a_metric_is_good_enough():
     assert document("status.json")["step_count"] == 1
 
 
+def test_a_metric_that_validation_does_not_have_is_refused_before_the_run():
+    done = run(**{"strategy/early_stopping": {"metric": "validation/energy/mae_ev_per_atm", "patience": 1}})
+    assert done.exit_code == 3
+    assert (
+        "/strategy/early_stopping/metric: validation has no 'energy/mae_ev_per_atm'; did you mean 'energy/mae_ev_per_atom'?" in done.stderr
+    )
+    assert not os.path.exists("run/metrics.jsonl")
+
+
 def test_the_settings_of_the_process_are_those_of_the_spec_recorded_and_put_back():
     before = torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision()
     assert run(**{"runtime/deterministic": "warn", "runtime/tf32": True}).exit_code == 0

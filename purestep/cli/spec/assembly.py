@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .. import documents
 from ..preparing import compiled, device_of, settings_of
 from .beginning import Start, checkpointer, first_state_of
-from .ends import ends_of
+from .ends import check_metrics, ends_of
 from .page import Predictions, collecting
 from .record import add_attempt, add_pieces
 from .sinks import writers_of
@@ -56,6 +56,7 @@ def assemble(request: Request, stack: contextlib.ExitStack) -> Assembled:
     device = device_of(spec) if topology.world_size == 1 else str(topology.device)
     settings = stack.enter_context(settings_of(spec))
     pieces = shared(spec, build(spec, trust=request.trust), topology)
+    check_metrics(spec, pieces)
     collected = None
     if request.telling.report:
         pieces, collected = collecting(pieces)

@@ -4,9 +4,34 @@ import math
 import os
 from typing import TYPE_CHECKING
 
+from ..exits import ExitCode, Refusal
+
 if TYPE_CHECKING:
     from ...core.event import Listener
-    from ...spec.envelope import Strategy
+    from ...spec.building import Pieces
+    from ...spec.envelope import Spec, Strategy
+
+
+def check_metrics(spec: "Spec", pieces: "Pieces") -> None:
+    """Refuse metrics that the validation will not have, before the run.
+
+    Raises:
+        Refusal: With the name that is nearest.
+    """
+    from ...spec.problems import nearest
+
+    validation = pieces.validation
+    if validation is None:
+        return
+    terms = (f"loss/{name}/{what}" for name in pieces.training.loss.names for what in ("unweighted", "weight"))
+    measured = (name for metric in validation.metrics for name in metric.result(metric.empty()))
+    known = {"loss/total", *terms, *measured}
+    for field in ("early_stopping", "target_metric"):
+        chosen = getattr(spec.strategy, field)
+        name = None if chosen is None else chosen.metric.removeprefix("validation/")
+        if name is not None and name not in known:
+            message = f"/strategy/{field}/metric: validation has no '{name}'{nearest(name, known)}"
+            raise Refusal(message, ExitCode.SPEC)
 
 
 def ends_of(strategy: "Strategy", log: str) -> list["Listener"]:

@@ -60,8 +60,10 @@ def _text(summary: "Summary") -> str:
         ("hooks", ", ".join(facts["hooks"]) or "none"),
         ("data", _data(facts["data"])),
         ("validation", _data(facts["validation"]) if facts["validation"] else "none"),
+        *([("ends", " or ".join(facts["ends_earlier"]))] if facts["ends_earlier"] else []),
         ("output", f"{facts['output']['run_dir']}   checkpoints {_checkpoints(facts['output']['checkpoints'])}"),
     ]
+    rows += [("sinks", ", ".join(facts["output"]["sinks"]))] if facts["output"]["sinks"] else []
     lines += [f"  {name:<11}{text}" for name, text in rows]
     if summary.curve is not None:
         lines += ["  lr", *(f"  {line}" for line in summary.curve.split("\n"))]
@@ -78,4 +80,5 @@ def _checkpoints(settings: dict[str, Any] | None) -> str:
     if settings is None:
         return "off"
     periods = [f"every {settings[f'every_n_{unit}']} {unit}" for unit in ("steps", "epochs") if settings[f"every_n_{unit}"] is not None]
+    periods += [f"every {settings['every_seconds']:g} s"] if settings["every_seconds"] is not None else []
     return f"{' and '.join(periods) or 'at the end'}, keep {settings['keep_last']}"
