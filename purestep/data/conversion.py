@@ -47,12 +47,15 @@ class Report:
     bad: tuple[BadFrame, ...]
     duplicates: tuple[tuple[int, int], ...]
     suspicions: tuple[Suspicion, ...]
+    num_moved: int = 0
+    """Frames that came with a part of a split of their own, in whose place one was drawn."""
 
     def __str__(self) -> str:
         parts = f" ({', '.join(f'{count} {name}' for name, count in self.parts.items())})" if self.parts else ""
         lines = [
             f"{self.num_frames} frames written{parts}, {len(self.bad)} left out",
             f"labels: {', '.join(f'{key} in {count}' for key, count in self.labelled.items()) or 'none'}",
+            *([f"split: drawn anew; {self.num_moved} frames came with a part of their own, which is replaced"] if self.num_moved else []),
             f"read as: {self.units}",
             "written as: energy eV, length Angstrom, forces eV/Angstrom, stress eV/Angstrom^3 with tension positive",
             *_some("left out", [str(frame) for frame in self.bad]),
@@ -165,6 +168,7 @@ class _Run:
         self.parts: list[int] = []
         self.labelled: collections.Counter[str] = collections.Counter()
         self.seen: set[str] = set()
+        self.num_moved = 0
 
     def blocks(self, source: Iterator[Record]) -> Iterator[dict[str, np.ndarray]]:
         """Flat arrays of good frames, a bounded number of atoms at a time."""
@@ -195,6 +199,7 @@ class _Run:
                 raise BadFrameError(record.fault)
             frame: dict[str, Any] = frame_of(record.values, self.keys, self.factors, self.levels)
             if self.split is not None:
+                self.num_moved += "split" in frame
                 frame["split"] = np.uint8(self.part(frame))
         except BadFrameError as error:
             bad = BadFrame(record.source, record.number, str(error))
@@ -226,7 +231,7 @@ class _Run:
         """All that was met."""
         parts = {name: self.parts.count(number) for number, name in enumerate(SPLITS) if number in self.parts}
         duplicates, suspicions = tuple(self.survey.duplicates()), tuple(self.survey.suspicions())
-        return Report(len(self.parts), parts, dict(self.labelled), self.units, tuple(self.bad), duplicates, suspicions)
+        return Report(len(self.parts), parts, dict(self.labelled), self.units, tuple(self.bad), duplicates, suspicions, self.num_moved)
 
 
 def _some(title: str, lines: list[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 import struct
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -150,3 +151,21 @@ def test_an_unknown_unit_is_named_with_the_nearest():
     done = purestep("data", "convert", "one.npz", "out.zarr", "--units", "energy=hartree")
     assert done.exit_code == 4
     assert "did you mean 'Hartree'" in done.stderr
+
+
+def test_a_split_says_what_was_asked_for_and_what_came_of_it_and_what_it_replaced():
+    store = [{**frame, "group": np.int64(number % 3)} for number, frame in enumerate(frames(*range(9)))]
+    divided = [{**frame, "split": np.uint8(0)} for frame in store]
+    write_store("a.zarr", arrays_from_frames(divided))
+    lines = purestep("data", "convert", "a.zarr", "out.zarr", "--split", "validation=0.1", "--split-by", "group").stdout.splitlines()
+    got = 100 * len(AtomicStore("out.zarr").split("validation")) / 9
+    assert f"validation: asked for 10 %, got {got:.3g} % of 9 frames by 3 groups" in lines
+    assert "split: drawn anew; 9 frames came with a part of their own, which is replaced" in lines
+
+
+def test_a_file_that_ase_would_read_says_how_to_get_it_from_anywhere(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ase", None)
+    monkeypatch.setitem(sys.modules, "ase.db", None)
+    Path("a.extxyz").write_text("")
+    done = purestep("data", "convert", "a.extxyz", "out.zarr")
+    assert (done.exit_code, "pip install ase" in done.stderr, "pip install -e '.[atoms]'" in done.stderr) == (4, True, True)

@@ -24,6 +24,7 @@ _UNITS = ("energy", "length", "forces", "stress", "stress_sign")
       purestep data convert a.npz b.npz out.zarr --units energy=Hartree --units length=Bohr
       purestep data convert frames.extxyz out.zarr --split validation=0.1 --split test=0.1
 
+    Extended XYZ and ASE's own files need ASE, HDF5 needs h5py: pip install 'purestep[atoms]', or ase and h5py themselves.
     A frame that is wrong ends the conversion with nothing written; --skip-bad leaves such frames out, and says which.""",
 )
 @click.argument("paths", nargs=-1, required=True, metavar="IN... OUT.zarr")
@@ -52,6 +53,8 @@ def command(paths: tuple[str, ...], append: bool, as_json: bool, no_references: 
         documents.emit({"schema": "purestep.data-convert/1", "store": out, "fingerprint": found.store.fingerprint, **_plain(found.report)})
     else:
         click.echo(f"{out}: {found.report}")
+        for line in _shares(found, arguments["split"]):
+            click.echo(line)
 
 
 def _new(convert: Any, sources: list[str], out: str, no_references: bool, arguments: dict[str, Any]) -> Any:
@@ -91,6 +94,20 @@ def _split(shares: dict[str, str], by: Any, seed: int) -> "HashSplit | None":
     except ValueError as error:
         raise click.UsageError(f"--split: {error}") from error
     return split if shares else None
+
+
+def _shares(found: Any, split: "HashSplit | None") -> list[str]:
+    """What was asked for of each part, and what came of it: whole groups, or few frames, fall where the hash puts them."""
+    count = found.report.num_frames
+    if split is None or not count:
+        return []
+    groups = f" by {len(found.store.attributes.get('group_names', ()))} groups" if split.by == "group" else ""
+    asked = {"validation": split.validation, "test": split.test}
+    return [
+        f"{part}: asked for {100 * share:g} %, got {100 * found.report.parts.get(part, 0) / count:.3g} % of {count} frames{groups}"
+        for part, share in asked.items()
+        if share
+    ]
 
 
 def _plain(report: "Report") -> dict[str, Any]:

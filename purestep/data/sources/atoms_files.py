@@ -20,7 +20,8 @@ def records_of_atoms_file(path: Path) -> Iterator[Record]:
         import ase.db
         import ase.io
     except ImportError as error:
-        raise DataError(f"{path}: ASE reads such files, and it is not installed; pip install 'purestep[atoms]'") from error
+        hint = "pip install ase, or all readers: pip install 'purestep[atoms]', in a clone pip install -e '.[atoms]'"
+        raise DataError(f"{path}: ASE reads such files, and it is not installed; {hint}") from error
     found: Iterator[Any]
     if path.suffix.lower() in (".db", ".json"):
         # `ase.io` leaves out what users have stored with a row

@@ -18,7 +18,8 @@ def records_of_hdf5(path: Path, keys: Mapping[str, str]) -> Iterator[Record]:
     try:
         import h5py
     except ImportError as error:
-        raise DataError(f"{path}: h5py reads such files, and it is not installed; pip install 'purestep[atoms]'") from error
+        hint = "pip install h5py, or all readers: pip install 'purestep[atoms]', in a clone pip install -e '.[atoms]'"
+        raise DataError(f"{path}: h5py reads such files, and it is not installed; {hint}") from error
     try:
         file = h5py.File(path, "r")
     except OSError as error:
