@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from torch import nn
 
 import purestep as ps
+from purestep.checkpoint import save
 from purestep.cli import main
 from purestep.cli.lr_range import RangeTest, run_range_test, suggest, with_rate
 from purestep.data import Loader
@@ -123,7 +124,16 @@ def test_the_command_measures_from_the_beginning_and_writes_nothing(here):
     training, batches, _ = build(read_spec("spec.json"))
     _, metrics = training.step(training.init(3), batches.batch(0, 0))
     assert document["losses"][0] == float(metrics["loss/total"])
+    assert (document["runtime"]["deterministic"], document["runtime"]["num_threads"], document["runtime"]["seed"]) == (True, 1, 3)
     assert (os.listdir(), Path("spec.json").read_text()) == (["spec.json"], text)
+
+
+def test_the_measure_of_a_finetuning_begins_with_its_weights(here):
+    training = build(read_spec(write(**{"runtime/seed": 9}))).training
+    save("weights", training.init(9))
+    done = lr_find(write(workflow="finetune", source={"checkpoint_path": "weights"}), "--steps", 10, "--json")
+    _, metrics = training.step(training.init(9), build(read_spec("spec.json")).batches.batch(0, 0))
+    assert json.loads(done.stdout)["losses"][0] == float(metrics["loss/total"])
 
 
 def test_the_command_draws_once_and_says_what_it_found(here):
