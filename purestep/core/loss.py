@@ -100,7 +100,7 @@ class LossTerm(Composable):
     def __call__(self, prediction: Tensor, target: Tensor, batch: Any) -> Sums:
         """Sum and count of the term over the batch."""
 
-    def read_and_sum(self, predictions: Mapping[str, Any], targets: Mapping[str, Any], batch: Any, where: str) -> Sums:
+    def read_and_sum(self, predictions: Any, targets: Mapping[str, Any], batch: Any, where: str) -> Sums:
         """Look up prediction and target by key and call the term.
 
         Raises:

@@ -1,11 +1,13 @@
 """The plan of an optimizer as text."""
 
+import pytest
 import torch
 
 from purestep import schedules
 from purestep.core.transform import chain
-from purestep.optimizers import adam, adamw, describe, muon, schedule_free_sgd, sgd
-from purestep.transforms import accumulate, at_least_2d, clip_by_global_norm, partition, scale_by_sophia, skip_nonfinite
+from purestep.optimizers import OPTIMIZERS, adam, adamw, describe, muon, schedule_free_sgd, sgd
+from purestep.transforms import accumulate, at_least_2d, clip_by_global_norm, partition, scale_by_adam, scale_by_sophia, skip_nonfinite
+from tests.transform_examples import example, example_params
 
 PARAMS = {f"blocks.{i}.{name}": torch.zeros(*shape) for i in range(12) for name, shape in (("weight", (8, 4)), ("bias", (8,)))}
 PARAMS |= {"head.weight": torch.zeros(2, 8)}
@@ -69,3 +71,15 @@ def test_an_optimizer_that_asks_for_more_than_a_step_has_is_described_without_ru
 def test_nothing_but_shapes_is_needed():
     meta = {path: torch.empty_like(leaf, device="meta") for path, leaf in PARAMS.items()}
     assert describe(adamw(1e-3), meta) == describe(adamw(1e-3), PARAMS)
+
+
+def test_a_chain_that_climbs_and_a_late_clipping_are_noted():
+    assert "note: the updates point along the gradient" in describe(chain(clip_by_global_norm(1.0), scale_by_adam()), PARAMS)
+    late = describe(chain(adamw(1e-3), clip_by_global_norm(1.0)), PARAMS)
+    assert "note: clip_by_global_norm runs after the learning rate" in late and "along" not in late
+    assert "note" not in describe(chain(accumulate(2), clip_by_global_norm(1.0), adamw(1e-3)), PARAMS)
+
+
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_no_optimizer_of_the_package_gets_a_note(name):
+    assert "note:" not in describe(example(f"optimizers.{name}"), example_params())
