@@ -5,7 +5,7 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Self, TextIO, get_args
 
 from ..core.event import Event
@@ -14,6 +14,7 @@ from .layouts import DASHBOARD, LINE, Layout
 from .meter import Meter
 from .pace import duration
 from .record import Record, Recorder
+from .scalars import read_scalars
 from .view import View, keep_point
 
 Mode = Literal["auto", "rich", "plain", "none"]
@@ -61,11 +62,13 @@ class ConsoleProgress:
         self._metrics: dict[str, float] = {}
         self._curves: dict[str, list[float]] = {}
         self._view: View | None = None
+        self._told = -1  # batch of the latest line of training
 
     def __call__(self, event: Event) -> None:
         """Show what an event brings."""
         self._meter.note(event)
-        for record in self._recorder(event):
+        records = self._recorder(event)
+        for record in [*self._last_of_training(records, event), *records]:
             self._show(record, event)
         if event.stage is Stage.AFTER_TRAINING:
             self.close()
@@ -84,15 +87,27 @@ class ConsoleProgress:
     def __exit__(self, *failure: object) -> None:
         self.close()
 
+    def _last_of_training(self, records: Sequence[Record], event: Event) -> list[Record]:
+        """The record of the last batch of a run, where no interval has made one, so that the last line is of the last step."""
+        told = event.batch_count == self._told or any(record.kind == "train" for record in records)
+        ending = event.stage in (Stage.AFTER_VALIDATION, Stage.AFTER_TRAINING) and ends_here(event)
+        if told or not ending or not event.metrics:
+            return []
+        epoch = event.epoch_count - (event.epoch_step_count == 0)  # that of the batch, if it is over already
+        return [Record("train", event.batch_count, event.step_count, epoch, read_scalars(event.metrics))]
+
     def _show(self, record: Record, event: Event) -> None:
         self._metrics |= record.values
         for name in [name for name in _CURVES if name in record.values] + [name for name in record.values if name.endswith("/lr")]:
             self._curves[name] = keep_point(self._curves.get(name, []), record.values[name])
         if record.kind == "validation":
+            if ends_here(event):
+                self._display.settle()
             if self._view is not None:
                 self._view = dataclasses.replace(self._view, metrics=dict(self._metrics), curves=dict(self._curves))
             self._display.note(f"step {record.step}  {validation_text(record.values, self._validation_metrics)}", self._view)
             return
+        self._told = record.batch
         pace, count = self._meter.measure(record, event), count_text(record, event)
         line = f"{count}  {metrics_text(record.values)}{self._pace_text(pace.samples_per_s, pace.eta_s)}"
         self._view = View(self._title, count, line, self._unit, pace, dict(self._metrics), dict(self._curves))
@@ -101,6 +116,12 @@ class ConsoleProgress:
     def _pace_text(self, rate: float | None, left: float | None) -> str:
         pace = "" if rate is None else f"  {rate:,.0f} {self._unit}/s"
         return pace + ("" if left is None else f"  eta {duration(left)}")
+
+
+def ends_here(event: Event) -> bool:
+    """Whether a run has come to its target, or will have when this epoch, whose batches are all done, is counted."""
+    epochs, left = event.target.get("num_epochs"), event.num_batches
+    return event.target_reached or (epochs == event.epoch_count + 1 and left is not None and event.epoch_step_count == left)
 
 
 # --- texts --------------------------------------------------------------------------------------------------------
@@ -156,6 +177,8 @@ class _Nothing:
 
     def note(self, text: str, view: View | None = None) -> None: ...
 
+    def settle(self) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -177,6 +200,10 @@ class _WholeLines:
     def note(self, text: str, view: View | None = None) -> None:
         title = f"{self._title}: " if self._title else ""
         print(f"{time.strftime('%H:%M:%S')} {title}{text}", file=self._file, flush=True)
+
+    def settle(self) -> None:
+        """Write the line that waits."""
+        self.close()
 
     def close(self) -> None:
         text, self._waiting = self._waiting, None
@@ -212,6 +239,8 @@ class _Drawing:
             self._console.print(text, markup=False, soft_wrap=True)
         elif self._view is not None:
             self.show(self._view)
+
+    def settle(self) -> None: ...  # what is drawn is what is new
 
     def close(self) -> None:
         if self._live is not None:

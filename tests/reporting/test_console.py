@@ -130,3 +130,22 @@ def test_a_note_stands_on_a_line_of_its_own_above_the_live_one(monkeypatch):
         progress(event(metrics=METRICS))
         progress.note("half-way")
     assert re.search(r"\x1b\[2Khalf-way *\n", file.getvalue())
+
+
+@pytest.mark.parametrize("target", [{"num_steps": 13}, {"num_epochs": 2}])
+def test_the_last_line_of_training_is_of_the_last_step_and_before_the_last_validation(training, batches, validation, target):
+    file = io.StringIO()
+    progress = ConsoleProgress(every_n_batches=3, mode="plain", file=file, seconds_between_lines=1e9)
+    result = ps.fit(training, batches, validation=validation, listeners=[progress], **target)
+    *_, trained, validated = file.getvalue().splitlines()
+    last = int(result.state.counters.step_count)
+    assert re.search(rf"step {last}(/13)?  loss", trained) and "eta 0s" in trained
+    assert f"step {last}  validation" in validated
+
+
+def test_a_run_without_validation_ends_with_the_line_of_its_last_step(training, batches):
+    file = io.StringIO()
+    ps.fit(
+        training, batches, num_epochs=1, listeners=[ConsoleProgress(every_n_batches=3, mode="plain", file=file, seconds_between_lines=1e9)]
+    )
+    assert re.search(r"epoch 1/1  step 10  loss", file.getvalue().splitlines()[-1])

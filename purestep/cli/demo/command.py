@@ -37,7 +37,7 @@ PROGRESS = ("auto", "rich", "plain", "none")
 )
 @click.option("--run-dir", metavar="DIR", help="Where to write; must not hold anything. Default: a new directory in runs/.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="Default: cuda if there is one.")
-@click.option("--full", is_flag=True, help="Train three potentials, longer, and take their mean.")
+@click.option("--full", is_flag=True, help=f"Train {FULL.num_members} potentials, longer, and take their mean.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, help="Of weights and order of the data. Default 0.")
 @click.option("--resume", is_flag=True, help="Continue the demo in --run-dir, with its own settings.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the table.")
@@ -145,7 +145,7 @@ def _run_parts(run_dir: str, progress: str) -> tuple[int, str]:
             return _ended_early(run_dir, code)
         tell("      killed, as if the machine had gone down")
     if not os.path.exists(os.path.join(run_dir, layout.RESULT)):
-        tell("[2/2] resuming from the last checkpoint in a new process")
+        tell("[2/2] resuming from the last checkpoint in a new process; checkpoints are labelled by batches, vetoed ones among them")
         code = run_worker(run_dir, "second", progress)
         if code != ExitCode.DONE:
             return _ended_early(run_dir, code)

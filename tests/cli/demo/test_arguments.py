@@ -1,11 +1,13 @@
 import json
 import os
 import shlex
+from pathlib import Path
 
 import pytest
 import torch
 from click.testing import CliRunner
 
+import purestep
 from purestep.cli import main
 from purestep.cli.demo import layout
 from purestep.cli.demo.command import command
@@ -72,3 +74,9 @@ def test_a_recipe_that_is_killed_before_its_first_checkpoint_is_refused():
 
 def test_a_recipe_survives_its_file():
     assert Recipe(**json.loads(json.dumps(SHORT.__dict__))) == SHORT
+
+
+def test_the_help_and_the_readme_say_how_many_potentials_there_are():
+    readme = (Path(purestep.__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    assert f"Train {FULL.num_members} potentials" in CliRunner().invoke(main, ["demo", "--help"]).stdout
+    assert f"trains {dict(enumerate(['no', 'one', 'two', 'three', 'four', 'five']))[FULL.num_members]} potentials" in readme
