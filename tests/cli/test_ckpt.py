@@ -138,10 +138,16 @@ def test_export_of_an_average_in_another_precision(run_dir, states):
 def test_export_takes_the_weights_that_were_validated(run_dir, states, averaged, chosen):
     save("run/checkpoints/" + directory_name(4), states[-1], metrics={"validation/ema": averaged})
     done = purestep("ckpt", "export", run_dir, "--to", "out")
-    assert f"wrote the {chosen} weights (which were validated)" in done.stderr
+    assert f"wrote the {chosen} weights of step 3, those that were validated" in done.stderr
     expected = {"raw": states[-1].params["weight"], "ema": states[-1].hook_state["ema"].params["weight"]}[chosen]
     assert torch.equal(load_file("out/model.safetensors")["weight"], expected)
-    assert "wrote the raw weights (as asked)" in purestep("ckpt", "export", run_dir, "--to", "raw", "--weights", "raw").stderr
+    assert "wrote the raw weights of step 3\n" in purestep("ckpt", "export", run_dir, "--to", "raw", "--weights", "raw").stderr
+
+
+def test_a_checkpoint_that_is_older_than_the_validation_is_exported_by_the_log(run_dir, states):
+    lines = [{"attempt": 1, "kind": "validation", "batch": 3, "epoch": 0, "validation/ema": 1.0}]
+    Path("run/metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert "wrote the ema weights of step 3" in purestep("ckpt", "export", run_dir, "--to", "out").stderr
 
 
 def test_show_has_a_line_for_each_metric(run_dir, states):

@@ -36,16 +36,15 @@ def command(path: str, to: str, weights: str | None, step: str, dtype: str | Non
 
     checkpoint = choose(path, step)
     manifest = checkpoint.manifest
-    if weights is None:
-        weights, why = validated_weights(manifest), "which were validated" if "validation/ema" in manifest.metrics else "never validated"
-    else:
-        why = "as asked"
+    validated = validated_weights(checkpoint) if weights is None else None
+    chosen = weights or validated or "raw"
+    why = "" if validated is None else ", those that were validated"
     kind = None if dtype is None else getattr(torch, dtype)
-    directory = export(checkpoint.path, to, weights=weights, dtype=kind, tied="once" if tied_once else "copied")
+    directory = export(checkpoint.path, to, weights=chosen, dtype=kind, tied="once" if tied_once else "copied")
     if as_json:
         files = {name: os.path.getsize(os.path.join(directory, name)) for name in sorted(os.listdir(directory))}
-        facts = {"path": directory, "label": manifest.label, "weights": weights, "dtype": dtype, "files": files}
+        facts = {"path": directory, "label": manifest.label, "weights": chosen, "dtype": dtype, "files": files}
         documents.emit({"schema": "purestep.ckpt-export/1", **facts})
         return
-    tell(f"wrote the {weights} weights ({why}) of step {manifest.counters.get('step_count', manifest.label):,}")
+    tell(f"wrote the {chosen} weights of step {manifest.counters.get('step_count', manifest.label):,}{why}")
     click.echo(directory)

@@ -51,16 +51,30 @@ def metrics_of(manifest: "Manifest") -> dict[str, float]:
     return {name: float.fromhex(text) for name, text in manifest.metrics.items()}
 
 
-def validated_weights(manifest: "Manifest") -> str:
-    """The weights whose errors the metrics of a checkpoint are: `raw`, or the name of the hook that averaged them.
+def validated_weights(checkpoint: "Checkpoint") -> str | None:
+    """The weights that the run validated: `raw`, or the name of the hook that averaged them; None if it validated nothing.
 
     Raises:
         click.BadParameter: If an average was validated, and there are several.
     """
-    if metrics_of(manifest).get("validation/ema") != 1.0:
-        return "raw"
+    manifest = checkpoint.manifest
+    averaged = metrics_of(manifest).get("validation/ema", _logged(checkpoint.path))
+    if averaged is None:
+        return None
     paths = [leaf.path.split(".") for leaf in manifest.leaves]
     names = sorted({parts[1] for parts in paths if len(parts) > 3 and parts[0] == "hook_state" and parts[2] == "params"})
+    if averaged != 1.0 or not names:
+        return "raw"
     if len(names) > 1:
         raise click.BadParameter(f"there are several averages, {', '.join(names)}; name one, or raw", param_hint="--weights")
-    return names[0] if names else "raw"
+    return names[0]
+
+
+def _logged(checkpoint: str) -> float | None:
+    """Whether the last validation in the log of the run was of an average, 1 or 0; a checkpoint may be older than the first one."""
+    from ...reporting import read_metrics
+
+    log = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(checkpoint))), "metrics.jsonl")
+    if not os.path.isfile(log):
+        return None
+    return next((line["validation/ema"] for line in reversed(read_metrics(log)) if line.get("validation/ema") is not None), None)
