@@ -75,7 +75,8 @@ def fit(
         validation: What to validate on, and how often.
         listeners: Called with every event (`ps.Event` says which), in order; one that returns `Stop` ends the run at that point. Where
             ranks share the batches, those of rank 0, and on the others those that have a true attribute `on_every_rank`; what one asks,
-            or raises, holds for all. Those with a true attribute `hears_errors` are also told of an exception that ends the run, see `Event.error`.
+            or raises, holds for all. Those with a true attribute `hears_errors` are also told of an exception that ends the run, see
+            `Event.error`.
         on_listener_error: What an exception in a listener does: `raise` ends the run, `warn` and `ignore` let it go on as if the listener
             had said nothing. An attribute `on_error` of a listener stands above it. Training is not touched either way.
         seed: Of a new state.
