@@ -26,7 +26,7 @@ def written_in_python():
         ps.skip_nonfinite(), ps.clip_by_global_norm(2.0), ps.adamw(warmup_cosine_decay(0.0, 0.01, 2, 10), weight_decay=0.01)
     )
     loss = ps.EnergyMAELoss() + ps.LinearWeight(1, 2, 9) * ps.ForceL2NormLoss()
-    training = ps.Training(model, loss=loss, optimizer=optimizer, hooks=(ps.hooks.ema(0.9),))
+    training = ps.Training(model, loss=loss, optimizer=optimizer, hooks=(ps.hooks.ema(0.9, debias=True),))
     validation = ps.Validation(
         Loader(held_back, 64, shuffle=False, collate=collate, last="keep"), every_n_epochs=1, metrics=(EnergyErrors(),)
     )
