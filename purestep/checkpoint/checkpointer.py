@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 
 from torch import Tensor
 
-from ..core.event import Event
+from ..core.event import Event, is_preemption
 from ..core.hook import Stage
 from ..errors import CheckpointError, CheckpointSaveError
 from . import layout, snapshot
@@ -301,7 +301,7 @@ class Checkpointer:
             self.wait()
             if not self._has(event):
                 # a run that was stopped early will go on, and its last checkpoint need not stay for ever
-                early: Reason = "preemption" if (event.stop_reason or "").startswith("SIG") else "periodic"
+                early: Reason = "preemption" if is_preemption(event.stop_reason) else "periodic"
                 self._save_event(event, "final" if event.target_reached else early)
             self.wait()
 

@@ -73,6 +73,16 @@ class Stop:
     reason: str
 
 
+def is_preemption(reason: str | None) -> bool:
+    """Whether a run ends because a signal asked for it: then time is short, and the run will go on elsewhere.
+
+    Example:
+        >>> is_preemption("SIGTERM"), is_preemption("num_steps"), is_preemption(None)
+        (True, False, False)
+    """
+    return reason is not None and reason.startswith("SIG")
+
+
 Listener = Callable[[Event], Stop | None]
 """Called with every event; `Event` says which. Returns `Stop` to end the run there, or nothing."""
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..core import tree
-from ..core.event import Event, crossed
+from ..core.event import Event, crossed, is_preemption
 from ..core.hook import Stage
 from ..core.ranks import Ranks
 from .collective import run_collective
@@ -100,7 +100,7 @@ class SharedCheckpoints:
                 self._save_event(event, "periodic")
         elif event.stage is Stage.AFTER_TRAINING:
             if self._saved != (event.batch_count, event.epoch_count):
-                early = "preemption" if (event.stop_reason or "").startswith("SIG") else "periodic"
+                early = "preemption" if is_preemption(event.stop_reason) else "periodic"
                 self._save_event(event, "final" if event.target_reached else early)
             self._on_rank_zero(lambda writer: writer.wait())
 

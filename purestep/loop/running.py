@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core import tree
 from ..core.epoch import observe, observes
-from ..core.event import Event, Listener, Stop, crossed
+from ..core.event import Event, Listener, Stop, crossed, is_preemption
 from ..core.hook import Stage
 from ..core.loss import warn_of_filling
 from ..core.state import TrainState, check_not_consumed
@@ -170,7 +170,7 @@ class _Run:
             idle_epochs = idle_epochs + 1 if now.step_count == applied_before else 0
             if now.stop is None and idle_epochs >= _PATIENCE:
                 raise _stall(f"in {idle_epochs} epochs ({now.batch_count} batches so far)")
-        if self.validation is not None and now.validated_at != now.batch_count:
+        if self.validation is not None and now.validated_at != now.batch_count and not is_preemption(now.stop.reason):
             # at no cadence, so plateau transforms do not hear of it: a run in pieces equals one in a piece
             now = self.tell(Stage.AFTER_VALIDATION, self.validate(now))
         yield self.tell(Stage.AFTER_TRAINING, now)

@@ -33,6 +33,12 @@ class Model(BaseModel):
     )
 
 
+class _Made(Model):
+    """Base of the models that are made from signatures: they have no source in which to look for docstrings of fields."""
+
+    model_config = ConfigDict(use_attribute_docstrings=False)
+
+
 _PLAIN = (bool, int, float, str, tuple, type(None))  # of defaults
 
 
@@ -73,7 +79,7 @@ def model_of(kind: str, function: Callable[..., Any], extra: Mapping[str, Any] |
             return None
         if field is not None:
             fields[f"{name}_" if hasattr(BaseModel, name) else name] = field
-    return create_model(kind, __base__=Model, __module__=__name__, __doc__=summary, **fields, **(extra or {}))
+    return create_model(kind, __base__=_Made, __module__=__name__, __doc__=summary, **fields, **(extra or {}))
 
 
 def _field(parameter: inspect.Parameter, description: str | None) -> tuple[Any, Any] | None:

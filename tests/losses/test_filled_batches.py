@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import purestep as ps
-from purestep.metrics import Accuracy, MAE
+from purestep.metrics import MAE, Accuracy
 from purestep.validation import validate
 from tests.examples_of_models import seeded
 

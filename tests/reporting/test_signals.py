@@ -26,6 +26,16 @@ def test_a_signal_ends_the_run_after_the_batch_it_came_in(training, batches, num
     assert int(result.state.counters.batch_count) == 7
 
 
+def test_a_run_that_a_signal_ends_makes_no_final_validation_for_which_there_may_be_no_time(training, batches):
+    seen = []
+    validation = ps.Validation(batches, every_n_epochs=100)
+    with StopOnSignal() as stop:
+        listeners = [send(signal.SIGTERM, after=2), stop, lambda event: seen.append(event.stage)]
+        ps.fit(training, batches, num_epochs=3, validation=validation, listeners=listeners)
+    assert seen[-1] is Stage.AFTER_TRAINING
+    assert Stage.AFTER_VALIDATION not in seen
+
+
 def test_handlers_are_as_they_were_afterwards():
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with StopOnSignal():
