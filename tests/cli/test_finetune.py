@@ -42,6 +42,7 @@ def test_a_spec_that_starts_from_a_run_has_its_model_and_starts_at_its_weights()
     assert purestep("finetune", "init", "first", *INIT, "--trainable", "*", "--freeze", "embed*", "--num-steps", 1).exit_code == 0
     spec = read_spec("second.json")
     assert spec.strategy.model_specs == read_spec("first/spec.json").strategy.model_specs
+    assert json.loads(Path("second.json").read_text())["strategy"]["loss"][0] == {"kind": "EnergyMAELoss"}  # defaults are left out
     pieces = build(spec)
     state, report = first_state(spec, pieces.training)
     assert_trees_equal(dict(state.params), load_params("first/checkpoints"))

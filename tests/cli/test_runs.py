@@ -11,6 +11,7 @@ from torch import nn
 
 import purestep as ps
 from purestep.cli import documents, main
+from purestep.metrics import ForceErrors
 from purestep.reporting import JsonlWriter
 from purestep.validation import Validation
 
@@ -98,3 +99,9 @@ def test_directories_without_runs_are_a_problem_of_paths(words):
 def test_an_empty_directory_lists_no_run():
     done = purestep("runs", "list", ".", "--json")
     assert (done.exit_code, json.loads(done.stdout)["runs"]) == (0, [])
+
+
+def test_the_metric_of_the_help_of_plot_is_one_that_validation_gives():
+    assert "--metric validation/forces/mae_ev_per_angstrom " in purestep("runs", "plot", "--help").stdout
+    errors = ForceErrors()
+    assert "forces/mae_ev_per_angstrom" in errors.result(errors.empty())
