@@ -3,6 +3,7 @@
 `init` reads what torchrun or Slurm have set; a process that nobody else knows of is a world of one and needs no connection.
 """
 
+import atexit
 import dataclasses
 import datetime
 import functools
@@ -78,6 +79,8 @@ def init(
             life = dist.PrefixStore(f"life {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
             use_store(dist.PrefixStore("failures", life))
             dist.init_process_group(backend, store=life, rank=own, world_size=size, timeout=timeout)
+            # threads of gloo that are alive when the interpreter has gone abort the process, a program at its end included
+            atexit.register(shutdown)
         except (RuntimeError, ValueError, KeyError) as error:
             raise DistributedError(
                 f"distributed.init: rank {own} could not meet the other {size - 1} at {method} within {timeout_seconds:g} s: {error}"
