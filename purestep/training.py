@@ -110,9 +110,8 @@ class Training:
             ranks,
             combine_gradients,
         )
-        known: set[str] = set()
-        self.step = build_step(program.objective(), optimizer, hooks, microbatches, grad_engine, known)
-        self.end_epoch = build_end_epoch(program.objective(), optimizer, hooks, known)
+        self.step = build_step(program.objective(), optimizer, hooks, microbatches, grad_engine)
+        self.end_epoch = build_end_epoch(program.objective(), optimizer, hooks)
         self.evaluate = program.evaluate
         self._program = program
 

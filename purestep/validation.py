@@ -94,7 +94,9 @@ def validate(training: Training, state: TrainState, validation: Validation, eval
         DataError: If the data is empty, or none of it has a label for some term of the loss.
     """
     warn_of_filling(_loss_of(training, validation), validation.data)
-    found = training.ranks.together(lambda: _pass(training, state, validation, evaluate))
+    params, buffers, averaged = _parameters(state, validation)
+    params = training.whole_params(params)  # every rank takes part, once, whatever the number of batches that it has
+    found = training.ranks.together(lambda: _pass(training, state, validation, evaluate, params, buffers))._replace(averaged=averaged)
     found = _over_ranks(training.ranks, found, _loss_of(training, validation).names)
     if found.num_batches == 0:
         raise DataError("Validation: the data has no batches")
@@ -110,14 +112,12 @@ class _Found(NamedTuple):
     totals: dict[str, tuple[Tensor, Tensor]]  # numerator and denominator by term
     accumulators: list[Any]
     num_batches: int
-    averaged: bool
+    averaged: bool = False
 
 
-def _pass(training: Training, state: TrainState, validation: Validation, evaluate: Evaluate | None) -> _Found:
+def _pass(training: Training, state: TrainState, validation: Validation, evaluate: Evaluate | None, params: Any, buffers: Any) -> _Found:
     """Sum over the batches that this process has."""
     run = evaluate_model(training, validation, evaluate)
-    params, buffers, averaged = _parameters(state, validation)
-    params = training.whole_params(params)  # once, whatever the number of batches that a rank has
     totals: dict[str, tuple[Tensor, Tensor]] = {}
     accumulators = [metric.empty() for metric in validation.metrics]
     device = tree.leaves(state.params)[0].device
@@ -130,7 +130,7 @@ def _pass(training: Training, state: TrainState, validation: Validation, evaluat
         if validation.batch_callback is not None:
             _call_back(validation.batch_callback, training, state, batch, predictions, sums, num_batches)
         num_batches += 1
-    return _Found(totals, accumulators, num_batches, averaged)
+    return _Found(totals, accumulators, num_batches)
 
 
 def _over_ranks(ranks: Ranks, found: _Found, names: Sequence[str]) -> _Found:

@@ -20,7 +20,7 @@ LAYERS = (
     {"optimizers"},
     {"training", "models"},
     {"checkpoint", "data", "distributed", "capture"},
-    {"validation", "reporting", "finetune", "testing"},
+    {"validation", "reporting", "testing"},
     {"loop"},
     {"spec"},
     {"cli"},

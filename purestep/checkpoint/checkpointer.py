@@ -37,10 +37,10 @@ _log = logging.getLogger("purestep.checkpoint")
 class Checkpointer:
     """Writer of the checkpoints of one run in one root.
 
-    It is a listener on the events of the loop, and can be called by hand. An exception that ends the run makes it save the last whole
-    state, with the reason `exception`. With `async_` the state is copied to host buffers before
-    `save` returns, and written by a background thread; at most one save is in flight, and its failure is raised by the next call.
-    From the construction to `close` no other process can write to the root.
+    It is a listener on the events of the loop, and can be called by hand. An exception (not KeyboardInterrupt) that ends a run of one
+    process makes it save the last whole state, with the reason `exception`. With `async_` the state is copied to host buffers before
+    `save` returns, and written by a background thread; at most one save is in flight, and its failure is raised by the next call. From
+    the construction to `close` no other process can write to the root.
 
     Args:
         root: Directory of the checkpoints; created if missing.
@@ -54,7 +54,8 @@ class Checkpointer:
         keep_every_hours: Also keep the first that was written in each interval of so many hours, counted in UTC.
         async_: Write in the background.
         on_busy: What `save` does while the previous one is being written: wait for it, or skip this one.
-        hash: As for `save`; default `"sha256"` in the background, where nobody waits for it, else `"crc32c"`.
+        hash: As for `save`; default `"sha256"` in the background, where nobody waits for it, else `"crc32c"`. `save_parts` takes neither
+            this nor the next: a rank's files are its own affair.
         max_file_bytes: As for `save`.
         extra: Plain JSON to keep in every checkpoint.
         run_id: UUID of the run; default that of the newest checkpoint in the root, else a new one.
@@ -188,6 +189,15 @@ class Checkpointer:
         self._parent_id, self._newest_label = manifest.checkpoint_id, about.label
         self._tidy_up(path)
 
+    def check_start(self, label: int) -> None:
+        """Refuse to begin at a label below those that are there: that run would end at its first save.
+
+        Raises:
+            CheckpointSaveError: Saying what is there.
+        """
+        with saving(self.root):
+            refuse_to_go_back(self.root, label)
+
     def prepare(self, state: Any) -> None:
         """Allocate the host buffers before the first save, so that it blocks no longer than the others."""
         if self._worker is not None and self._pending is None:
@@ -247,8 +257,7 @@ class Checkpointer:
         )
         directory_name(about.label)  # a label out of range is the caller's error, not the background's
         if self._newest_label is None or about.label < self._newest_label:
-            with saving(self.root):
-                refuse_to_go_back(self.root, about.label)
+            self.check_start(about.label)
         return about
 
     def _check_usable(self) -> None:
@@ -289,8 +298,7 @@ class Checkpointer:
         if self._pending is not None and self._pending.done():
             self.wait()
         if event.stage in (Stage.SETUP, Stage.BEFORE_TRAINING) and self._last is None:
-            with saving(self.root):
-                refuse_to_go_back(self.root, event.batch_count)
+            self.check_start(event.batch_count)
             self.prepare(event.state)
             self._last, self._begun = _moment_of(event), _place_of(event)
         elif event.stage in (Stage.AFTER_BATCH, Stage.AFTER_EPOCH):

@@ -6,7 +6,6 @@ that says whether the next call emits what an open window holds, and `open_loss`
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from collections.abc import Set as AbstractSet
 from typing import Any
 
 import torch
@@ -14,11 +13,11 @@ from torch import Tensor
 
 from . import rng, tree
 from .hook import Hook, Stage, StepContext, run_hooks
+from .idle import Idle, idle_leaves, put_back
 from .loss import LossOutput
 from .objective import Objective
 from .schedule import scalar_like
 from .state import TrainState, check_not_consumed
-from .step import put_back
 from .transform import Gated, GradientTransform, apply_updates, children, rebuild
 
 
@@ -69,15 +68,11 @@ def _tell(node: Any, method: str, *args: Any) -> Any:
 # --- a window of accumulation that the epoch's end leaves open ------------------------------------------------------
 
 
-def build_end_epoch(
-    objective: Objective, optimizer: GradientTransform, hooks: Sequence[Hook] = (), unreached: AbstractSet[str] = frozenset()
-) -> Callable[[TrainState], TrainState]:
+def build_end_epoch(objective: Objective, optimizer: GradientTransform, hooks: Sequence[Hook] = ()) -> Callable[[TrainState], TrainState]:
     """An `end_epoch` that also emits what `accumulate(..., last="partial")` holds: the mean over the batches that are there.
 
-    The emitted update counts as a step, but as no batch: hooks run at AFTER_OPTIMIZER_STEP only.
-
-    Args:
-        unreached: Paths of leaves that the loss does not reach, as the step has found them so far.
+    The emitted update counts as a step, but as no batch: hooks run at AFTER_OPTIMIZER_STEP only. Leaves whose sum is zero to the last bit
+    are those that no batch of the window has reached: they stay, with their optimizer state, as they are.
     """
 
     def close(state: TrainState) -> TrainState:
@@ -89,9 +84,8 @@ def build_end_epoch(
         extras = _extras_without_batch(objective, optimizer, state, windows[0].open_loss)
         result, opt_state = optimizer.update(tree.zeros_like(trainable), state.opt_state, trainable, **extras)
         assert isinstance(result, Gated)
-        moved = apply_updates(trainable, result)
-        if unreached:
-            moved, opt_state = put_back(tuple(unreached), trainable, [trainable, state.opt_state], [moved, opt_state])
+        idle = _idle_everywhere(objective, [window.total for window in windows], tree.paths(trainable))
+        moved, opt_state = put_back(idle, trainable, [trainable, state.opt_state], [apply_updates(trainable, result), opt_state])
         params = objective.join(moved, rest)
         ctx = StepContext(Stage.AFTER_OPTIMIZER_STEP, None, state.counters, params, state.buffers, state.seed, {})
         ctx = ctx.replace(loss=LossOutput(extras["value"], {}, {}, {}, {}), updates=result.updates, applied=result.apply)
@@ -109,6 +103,15 @@ def build_end_epoch(
         return tree.where(torch.stack([window.closing for window in windows]).any(), emitted, state)
 
     return close
+
+
+def _idle_everywhere(objective: Objective, windows: list[Any], paths: list[str]) -> Idle:
+    """Leaves that no batch of any rank has reached."""
+    here = idle_leaves(windows, paths)
+    if objective.ranks.world_size == 1 or not here:
+        return here
+    busy = objective.ranks.sum(torch.stack([(~idle).to(torch.int64) for idle in here.values() if idle is not None]))
+    return dict(zip(here, (busy == 0).unbind(), strict=True))
 
 
 def _extras_without_batch(objective: Objective, optimizer: GradientTransform, state: TrainState, loss: Tensor) -> dict[str, Any]:

@@ -52,7 +52,8 @@ class Event:
     """Why the run ends, at AFTER_TRAINING: the target's name, or what a listener gave to `Stop`."""
     error: Exception | None = None
     """What ended the run, for those who asked: a listener with a true attribute `hears_errors` is told once more, at AFTER_TRAINING, with
-    the last state at which nothing was half done. The others hear no AFTER_TRAINING of a run that failed."""
+    the last state at which nothing was half done (where its memory was given away, the newest one: a validation that failed at it will not
+    be made up). The others hear no AFTER_TRAINING of a run that failed."""
 
     @functools.cached_property
     def step_count(self) -> int:

@@ -110,7 +110,7 @@ _Found = tuple[list[Tensor], list[Sequence[Tensor | None]], list[Tensor]]  # val
 
 def _by_dynamo(flat_fn: _FlatFn, leaves: list[Tensor]) -> _Found:
     values, pull, tensors = torch.func.vjp(flat_fn, leaves, has_aux=True)  # type: ignore[misc]
-    seeds = [[torch.ones_like(v) if v is value else torch.zeros_like(v) for v in values] for value in values]
+    seeds = [[torch.ones_like(v) if i == j else torch.zeros_like(v) for i, v in enumerate(values)] for j in range(len(values))]
     return values, [pull(seed)[0] for seed in seeds], tensors
 
 

@@ -186,8 +186,8 @@ def warn_of_filling(loss: "ComposedLoss", batches: Any) -> None:
     if functions and getattr(batches, "fills_up", False):
         warnings.warn(
             f"the last batch of an epoch is filled up with samples that do not count, which the loss function {', '.join(functions)} "
-            "cannot know unless it reads batch['mask'] and returns Sums; give the Loader last='drop' or last='keep', or use a term such as "
-            "ps.MSELoss, which leaves them out",
+            "cannot know unless it reads batch['mask'] (then ignore this warning); give the Loader last='drop' or last='keep', or use a "
+            "term such as ps.MSELoss, which leaves them out",
             stacklevel=4,
         )
 

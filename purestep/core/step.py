@@ -7,7 +7,7 @@ here are the stages after it, gates, counters and metrics, the same for both.
 import dataclasses
 import functools
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +17,7 @@ from . import rng, tree
 from .by_terms import gradient_by_terms
 from .grad import Engine, Gradient, runs_transformed
 from .hook import Hook, Stage, StepContext, check_hooks, run_hooks
+from .idle import Idle, idle_leaves, put_back
 from .loss import LossOutput, as_sums
 from .objective import Cut, Metrics, Objective, cut_batch, gradient_over_cuts
 from .schedule import scalar_like
@@ -28,10 +29,8 @@ from .transform import (
     chain,
     check_needs,
     check_takes_extra,
-    children,
     collect_metrics,
     part_names,
-    rebuild,
 )
 from .tree import Tree
 
@@ -58,13 +57,8 @@ def build_step(
     hooks: Sequence[Hook] = (),
     microbatches: int = 1,
     engine: Engine = "auto",
-    known: set[str] | None = None,
 ) -> Step:
     """Put the step together.
-
-    Args:
-        known: Where paths of leaves that the loss does not reach are noted once they are found: a fact about the program, like a
-            compilation cache. Dynamo cannot find them, so a step that it traces relies on what an earlier call outside it has noted.
 
     The step has an attribute `at(state)`, for the host to ask between batches: a step of less work with the same result at this state,
     or the step itself. Where a chain begins with `accumulate` and the window will stay open, nothing behind it need be computed.
@@ -79,7 +73,9 @@ def build_step(
     check_takes_extra(optimizer)
     if isinstance(microbatches, bool) or not isinstance(microbatches, int) or microbatches < 1:
         raise ValueError(f"microbatches must be a whole number of at least 1, got {microbatches!r}")
-    known = set() if known is None else known
+    # Leaves that the loss does not reach, once they are found: a fact about the program, like a compilation cache. Dynamo cannot find
+    # them, so a step that it traces relies on what an earlier call outside it has noted.
+    known: set[str] = set()
 
     def run(update: Callable[..., _Update], state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
         check_state(state, "step")
@@ -127,13 +123,22 @@ def form_at(step: Any, state: TrainState) -> Any:
 def _full_update(optimizer: GradientTransform, gradient: Gradient, state: TrainState, trainable: Tree, extras: dict[str, Any]) -> _Update:
     result, opt_state = optimizer.update(gradient.grads, state.opt_state, trainable, **extras)
     new = apply_updates(trainable, result)
+    updates = result.updates if isinstance(result, Gated) else result
     if gradient.unreached:
-        new, opt_state = put_back(gradient.unreached, trainable, [trainable, state.opt_state], [new, opt_state])
+        idle = _idle(optimizer, gradient.unreached, state.opt_state)
+        before = [trainable, state.opt_state, tree.map(lambda u: torch.full_like(u, -0.0), updates)]
+        new, opt_state, updates = put_back(idle, trainable, before, [new, opt_state, updates])
     if isinstance(result, Gated):
         gathers = bool(_head(optimizer, state.opt_state)[1])
         gathered = functools.partial(_gathered, optimizer, gradient.grads, state, trainable, extras) if gathers else None
-        return _Update(new, opt_state, result.updates, result.apply, result.reject, gathered)
-    return _Update(new, opt_state, result, None, None)
+        return _Update(new, opt_state, updates, result.apply, result.reject, gathered)
+    return _Update(new, opt_state, updates, None, None)
+
+
+def _idle(optimizer: GradientTransform, unreached: Sequence[str], opt_state: Any) -> Idle:
+    """Leaves that an update does not concern: its last batch does not reach them, and no batch before it in the window did."""
+    _, states = _head(optimizer, opt_state)
+    return idle_leaves([state.total for state in states.values() if hasattr(state, "waits")], unreached)
 
 
 def _waiting_update(
@@ -142,8 +147,6 @@ def _waiting_update(
     """The same while `accumulate` waits: the gates before it judge, it adds the gradient to its sums, everything else stays as it is."""
     head, opt_state = _head(optimizer, state.opt_state)
     result, new = head.update(gradient.grads, opt_state, trainable, **extras)
-    if gradient.unreached:
-        new = put_back(gradient.unreached, trainable, opt_state, new)
     silent = tree.map(lambda p: torch.full_like(p, -0.0), trainable)
     return _Update(trainable, {**state.opt_state, **new}, silent, scalar_like(trainable, False, torch.bool), result.reject)
 
@@ -208,34 +211,6 @@ def _extras(objective: Objective, optimizer: GradientTransform, state: TrainStat
     if objective.ranks.world_size > 1:
         extras["ranks"] = objective.ranks
     return extras
-
-
-def put_back(unreached: tuple[str, ...], trainable: Tree, old: Any, new: Any) -> Any:
-    """Leaves that the loss does not reach, and their optimizer state, as they were: no decay and no momentum moves them.
-
-    What belongs to a leaf is found by structure: in a tree of the form of the parameters, or in a dict by their paths.
-    """
-    form, paths = tree.structure(trainable), tree.paths(trainable)
-
-    def visit(before: Any, after: Any) -> Any:
-        if isinstance(after, Tensor):
-            return after
-        if (ours := _by_leaf(form, after)) is not None:
-            parts = zip(paths, _by_leaf(form, before) or (), ours, strict=True)
-            return tree.unflatten(form, [was if path in unreached else now for path, was, now in parts])
-        if isinstance(after, Mapping) and after and set(after) <= set(paths):
-            return {path: before[path] if path in unreached else now for path, now in after.items()}
-        return rebuild(after, {key: visit(was, now) for (key, was), (_, now) in zip(children(before), children(after), strict=True)})
-
-    return visit(old, new)
-
-
-def _by_leaf(form: Any, state: Any) -> list[Any] | None:
-    """What a state holds for each parameter, if it has the form of the parameters."""
-    try:
-        return form.flatten_up_to(state)
-    except (ValueError, TypeError):
-        return None
 
 
 def _warn_unreached(paths: tuple[str, ...], known: set[str]) -> None:

@@ -65,7 +65,7 @@ def _local(module: _BatchNorm, x: Tensor, ranks: Ranks) -> Tensor:
     if module.running_mean is not None and module.running_var is not None:
         mean = ranks.sum(torch.cat([module.running_mean, module.running_var])) / ranks.world_size
         # new tensors: the backward pass has kept the old ones, which must not change under it
-        module.running_mean, module.running_var = mean.split(module.num_features)
+        module.running_mean, module.running_var = (half.clone() for half in mean.split(module.num_features))
     return out
 
 
@@ -81,7 +81,8 @@ def _synchronised(module: _BatchNorm, x: Tensor, ranks: Ranks) -> Tensor:
     mean = summed[:-1] / count
     centred = wide - mean.view(shape)
     variance = _DifferentiableSum.apply(centred.square().sum(axes), ranks) / count
-    _update_statistics(module, mean.detach(), variance.detach() * (count / (count - 1)))
+    # of a single value nothing can be said about the spread: the variance is 0, not 0 / 0
+    _update_statistics(module, mean.detach(), variance.detach() * (count / (count - 1).clamp(min=1)))
     out = centred * torch.rsqrt(variance + module.eps).view(shape)
     if module.affine:
         out = out * module.weight.view(shape) + module.bias.view(shape)

@@ -29,6 +29,10 @@ class Writer(Protocol):
         """Write one checkpoint."""
         ...
 
+    def check_start(self, label: int) -> None:
+        """Refuse a run that begins below what is there."""
+        ...
+
     def wait(self) -> None:
         """Return when it is safe."""
         ...
@@ -94,6 +98,7 @@ class SharedCheckpoints:
     def __call__(self, event: Event) -> None:
         """Save if it is time."""
         if event.stage is Stage.SETUP:
+            self._on_rank_zero(lambda writer: writer.check_start(event.batch_count))
             self._step, self._epoch, self._time = event.step_count, event.epoch_count, time.monotonic()
         elif event.stage in (Stage.AFTER_BATCH, Stage.AFTER_EPOCH):
             if self._is_due(event):
@@ -126,7 +131,7 @@ class SharedCheckpoints:
             due = due or crossed(self.every_n_steps, self._step, event.step_count)
         if self.every_seconds is not None:
             late = self.topology.rank == 0 and time.monotonic() - self._time >= self.every_seconds
-            due = bool(self.topology.ranks.sum(torch.tensor([int(late)]))[0]) or due
+            due = self.topology.ranks.settle("late" if late else None) is not None or due
         return due
 
     def _save_event(self, event: Event, reason: str) -> None:

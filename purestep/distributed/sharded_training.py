@@ -85,9 +85,8 @@ class ShardedTraining(Training):
         plain = self._program.objective()
         objective = plain._replace(forward=lambda params, *rest: plain.forward(self.whole_params(params), *rest))
         hooks = [_shown_whole_params(hook, self.whole_params) if Stage.AFTER_LOSS in hook.stages else hook for hook in self.hooks]
-        known: set[str] = set()
-        self.step = build_step(objective, self.optimizer, hooks, microbatches, engine, known)
-        self.end_epoch = build_end_epoch(objective, self.optimizer, hooks, known)
+        self.step = build_step(objective, self.optimizer, hooks, microbatches, engine)
+        self.end_epoch = build_end_epoch(objective, self.optimizer, hooks)
         self.evaluate = self._given_whole_params(self.evaluate)
 
     def _given_whole_params(self, evaluate: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,6 +6,7 @@ writer is made. The log of a run is `metrics.jsonl`; these are for looking at it
 
 import importlib.util
 import math
+import warnings
 from collections.abc import Mapping
 from typing import Self
 
@@ -88,9 +89,11 @@ class TrackerWriter:
         try:
             self._close(failed=error is not None)
         except Exception as failure:
+            text = f"{type(self).__name__} could not end: {failure}"
             if error is None:
-                raise
-            error.add_note(f"besides, {type(self).__name__} could not end: {failure}")
+                warnings.warn(text, RuntimeWarning, stacklevel=2)  # the run itself is whole
+            else:
+                error.add_note(f"besides, {text}")
 
 
 def require(module: str, extra: str) -> None:

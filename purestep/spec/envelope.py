@@ -189,6 +189,8 @@ class Distributed(Model):
     """What each rank keeps only its part of."""
     batch_norm: Statistics = "local"
     """Whether batch normalisation takes the statistics of each rank's share, or of the whole batch."""
+    timeout_seconds: Annotated[float, Field(gt=0.0)] = 60.0
+    """How long ranks wait for each other, at the start and at each collective; longer where saving or compiling on one takes longer."""
 
 
 class Runtime(Model):

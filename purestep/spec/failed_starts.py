@@ -2,8 +2,11 @@
 
 import json
 import os
+import re
 
-_OF_A_START = {"spec.json", "run.json", "status.json", "metrics.jsonl", "crash-rank0.txt", "checkpoints"}
+from ..errors import CheckpointSaveError
+
+_OF_A_START = re.compile(r"spec\.json|run\.json|status\.json|metrics\.jsonl|crash-rank\d+\.txt|ranks|checkpoints")
 """What a run has written when it fails at its beginning."""
 
 
@@ -12,13 +15,29 @@ def is_failed_start(run_dir: str) -> bool:
     try:
         with open(os.path.join(run_dir, "status.json"), encoding="utf-8") as file:
             status = json.load(file)
-        if not isinstance(status, dict) or status.get("status") != "failed" or not set(os.listdir(run_dir)) <= _OF_A_START:
+        if not isinstance(status, dict) or status.get("status") != "failed" or is_in_use(run_dir):
+            return False
+        if not all(_OF_A_START.fullmatch(name) for name in os.listdir(run_dir)):
             return False
         checkpoints = os.path.join(run_dir, "checkpoints")
         kept = os.path.exists(checkpoints) and set(os.listdir(checkpoints)) - {".lock"}
         return not kept and not _has_records(os.path.join(run_dir, "metrics.jsonl"))
     except (OSError, ValueError, AttributeError):
         return False
+
+
+def is_in_use(run_dir: str) -> bool:
+    """Whether a process is at this run: it holds the checkpoints, or is about to take the first."""
+    root = os.path.join(run_dir, "checkpoints")
+    if not os.path.exists(os.path.join(root, ".lock")):
+        return False
+    from ..checkpoint.lock import lock_root, unlock_root  # loads torch, which the help of a command can do without
+
+    try:
+        unlock_root(lock_root(root))
+    except CheckpointSaveError:
+        return True
+    return False
 
 
 def _has_records(log: str) -> bool:

@@ -225,7 +225,8 @@ def run(root, acknowledge=lambda number: None):
     return state
 
 
-@pytest.mark.parametrize("seeds", [range(4), *[pytest.param(range(i, i + 25), marks=pytest.mark.slow) for i in (4, 29)]], ids=str)
+# some fifty processes for each seed, forked off one that may have grown large by then
+@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(2, 8), marks=pytest.mark.slow)], ids=str)
 def test_a_run_killed_at_random_times_ends_as_if_it_had_not_been(scratch, assert_same, seeds):
     expected = run(scratch / "whole")
     for seed in seeds:

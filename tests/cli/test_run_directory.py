@@ -2,6 +2,7 @@ import os
 
 import pytest
 
+from purestep.checkpoint import Checkpointer
 from purestep.cli.exits import ExitCode, Refusal
 from purestep.cli.run_directory import claim, claim_numbered, next_free
 
@@ -50,6 +51,20 @@ def test_a_failed_run_that_holds_anything_else_stays(tmp_path, name, text):
     with pytest.raises(Refusal, match="not empty"):
         claim(str(tmp_path))
     assert (tmp_path / name).read_text() == text
+
+
+def test_a_run_whose_checkpoints_are_in_use_is_never_taken_for_a_failed_one(tmp_path):
+    failed_start(tmp_path)
+    with Checkpointer(tmp_path / "checkpoints", async_=False), pytest.raises(Refusal, match="not empty"):
+        claim(str(tmp_path))
+    assert (tmp_path / "spec.json").exists()
+
+
+def test_what_other_ranks_leave_behind_belongs_to_a_failed_start(tmp_path):
+    failed_start(tmp_path)
+    (tmp_path / "ranks").mkdir()
+    (tmp_path / "crash-rank3.txt").touch()
+    assert os.listdir(claim(str(tmp_path))) == []
 
 
 def test_a_file_is_refused(tmp_path):

@@ -28,11 +28,11 @@ from tests.examples_of_models import (
     training,
 )
 
-TWO_TERMS = 1.0 * mean_squared_error(mask_key="mask", name="masked") + 10.0 * ps.MAELoss(prediction_key="y", target_key="x", name="other")
+TWO_TERMS = 1.0 * mean_squared_error(mask_key="there", name="masked") + 10.0 * ps.MAELoss(prediction_key="y", target_key="x", name="other")
 
 
 def masked(count, size=7):
-    return [{**batch, "mask": torch.arange(size) % 3 > 0} for batch in batches(count, size=size)]
+    return [{**batch, "there": torch.arange(size) % 3 > 0} for batch in batches(count, size=size)]
 
 
 def pair_of(combine=weighted_sum, **changes):

@@ -156,3 +156,22 @@ def test_a_leaf_that_the_loss_does_not_reach_stays_when_an_epoch_closes_a_window
     assert closed.counters.step_count.item() == 1
     assert torch.equal(closed.params["idle.weight"], state.params["idle.weight"])
     assert not torch.equal(closed.params["used.out.weight"], state.params["used.out.weight"])
+
+
+class Unused(Plain):
+    """Has a parameter that its forward never reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.spare = torch.nn.Parameter(torch.ones(2))
+
+
+@pytest.mark.filterwarnings("ignore:the loss does not depend on")
+def test_a_process_that_begins_at_the_end_of_an_epoch_leaves_an_unused_parameter_alone_too():
+    make = lambda: training(seeded(Unused), ps.chain(ps.accumulate(4), ps.adamw(0.1, weight_decay=0.5)))  # noqa: E731
+    first = make()
+    state, _ = run(first.step, first.init(), batches(6))
+    closed, again = first.end_epoch(state), make().end_epoch(state)  # the second has never seen a batch
+    assert closed.counters.step_count.item() == 2
+    assert_trees_equal(again, closed)
+    assert closed.params["spare"].tolist() == [1.0, 1.0]

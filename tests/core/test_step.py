@@ -154,6 +154,43 @@ def test_a_leaf_reached_only_in_some_batches_keeps_its_momentum_when_it_is_not()
     assert_trees_equal(one.params["b"], both.params["b"])
 
 
+def reached_at_will(p, x):
+    return squares(p["a"], x["x"]) + (squares(p["b"], x["x"]) if "both" in x else 0.0)
+
+
+@pytest.mark.filterwarnings("ignore:the loss does not depend on")
+@pytest.mark.parametrize("order", [("both", "one"), ("one", "both")])
+def test_a_leaf_that_any_batch_of_a_window_reaches_gets_the_gradient_of_the_window(order):
+    params = {"a": ONE, "b": ONE}
+    step, state = start(ps.chain(ps.accumulate(2), ps.sgd(0.1, momentum=0.9)), params, reached_at_will)
+    data = {"both": {"x": X, "both": ONE}, "one": {"x": X}}
+    for _ in range(2):  # nothing is left over for the next window
+        before = state.params
+        for name in order:
+            state, _ = step.at(state)(state, data[name])
+        assert not any(leaf.any() for leaf in ps.tree.leaves(state.opt_state["accumulate"].total))
+    # the mean of one gradient 15 w and of none, twice, with momentum
+    first = 1.0 - 0.1 * 7.5
+    second = first - 0.1 * (0.9 * 7.5 + 7.5 * first)
+    assert state.params["b"].item() == pytest.approx(second, abs=1e-12)
+    assert before["b"].item() == pytest.approx(first, abs=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:the loss does not depend on")
+def test_hooks_see_no_update_of_a_leaf_that_is_left_alone():
+    seen = []
+
+    def look(state, ctx):
+        seen.append(ctx.updates)
+        return state, ctx
+
+    hook = ps.Hook("look", frozenset({ps.Stage.AFTER_OPTIMIZER_STEP}), lambda state: (), look)
+    step, state = start(ps.adamw(0.1, weight_decay=0.5), {"a": ONE, "b": ONE}, reached_at_will, hooks=[hook])
+    step(state, {"x": X})
+    assert seen[0]["a"] != 0
+    assert seen[0]["b"] == 0
+
+
 def test_a_loss_that_depends_on_nothing_says_so():
     step, state = start(ps.sgd(0.1), loss=lambda w, x: x.sum())
     with pytest.raises(ValueError, match="depends on no trainable parameter"):

@@ -10,6 +10,9 @@ import purestep as ps
 from purestep.data import Joined, Loader, MixedBatches, Prefetched, convert
 from tests.data.prefetch_samples import Numbers
 
+# the loss below reads the mask
+pytestmark = pytest.mark.filterwarnings("ignore:the last batch of an epoch is filled up")
+
 STOP = 2 * 5 + 3  # batches: in the middle of the third epoch, number 2
 
 

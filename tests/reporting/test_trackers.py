@@ -78,6 +78,20 @@ def test_a_tracker_that_fails_is_left_alone_with_one_warning_and_training_goes_o
     assert int(state.counters.step_count) == 10
 
 
+def test_a_tracker_that_cannot_be_ended_takes_nothing_from_a_run_that_is_whole(training, batches):
+    class Gone(Recording):
+        def write(self, values, batch):
+            raise ConnectionError("no route")
+
+        def end(self, *, failed):
+            raise ConnectionError("still no route")
+
+    with pytest.warns(RuntimeWarning) as caught, Gone() as tracker:
+        result = fit(training, batches, num_epochs=1, listeners=[tracker])
+    assert result.stop_reason == "num_epochs"
+    assert "Gone could not end: still no route" in str(caught.list[-1].message)
+
+
 def test_a_context_ends_the_tracking_of_a_run_that_failed(training, batches):
     with pytest.raises(PowerCut), Recording(every_n_batches=1) as writer:
         fit(training, batches, num_epochs=1, listeners=[writer, cut_power(after=3)])

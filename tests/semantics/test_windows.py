@@ -82,9 +82,9 @@ def test_a_window_keeps_what_batchnorm_learns_from_each_batch():
 
 
 def test_composed_losses_in_a_window_weigh_batches_by_their_first_term_and_cuts_are_exact():
-    masked = mean_squared_error(mask_key="mask", name="masked")
+    masked = mean_squared_error(mask_key="there", name="masked")
     loss = 1.0 * mean_squared_error() + 1.0 * masked
-    batch = {**batches(1, size=6)[0], "mask": torch.tensor([True, False, False, False, True, True])}
+    batch = {**batches(1, size=6)[0], "there": torch.tensor([True, False, False, False, True, True])}
     halves = [{key: value[part] for key, value in batch.items()} for part in (slice(0, 4), slice(4, 6))]
     whole, cut = (training(seeded(Plain), ps.sgd(0.1), loss=loss, forward=forward, microbatches=k) for k in (1, 2))
     window = training(seeded(Plain), ps.chain(ps.accumulate(2), ps.sgd(0.1)), loss=loss, forward=forward)

@@ -31,6 +31,8 @@ def execute(request: Request) -> int:
 
 
 def _execute(request: Request) -> int:
+    from ...core.event import is_preemption
+
     rank, running = request.topology.rank, False
     try:
         with contextlib.ExitStack() as stack:
@@ -44,7 +46,7 @@ def _execute(request: Request) -> int:
             _write_status(request, "failed", exit_code=int(code), reason=str(error))
         return end(error, request.run_dir, rank)
     counts = {name: int(getattr(result.state.counters, name)) for name in ("step_count", "batch_count", "epoch_count")}
-    if result.stop_reason.startswith("SIG"):
+    if is_preemption(result.stop_reason):
         return _interrupted(request, result.stop_reason, counts)
     outcome = {**counts, **_latest(result)}
     _write_status(request, "finished", exit_code=0, reason=result.stop_reason, **counts)

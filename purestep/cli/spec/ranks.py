@@ -33,7 +33,7 @@ def joined(spec: "Spec") -> Iterator["Topology"]:
     if read_environment(os.environ)["WORLD_SIZE"] == 1:
         yield Topology()
         return
-    topology = init(device=device_of(spec))
+    topology = init(device=device_of(spec), timeout_seconds=spec.runtime.distributed.timeout_seconds)
     try:
         yield topology
     finally:

@@ -97,11 +97,14 @@ def _found(directory: str) -> str:
 
 
 def _make_directory(spec: "Spec", path: str, overrides: tuple[str, ...], begun: bool) -> None:
+    from ...spec.failed_starts import is_in_use
     from ...spec.reading import document_of
     from .record import describe_run
 
     directory = spec.output.run_dir
     if begun:
+        if is_in_use(directory):
+            raise Refusal(f"another process is at the run in {directory}", ExitCode.PATH)
         tell(f"{directory} holds no checkpoint yet; the run begins anew")
     else:
         _claim(path, directory)
