@@ -148,51 +148,54 @@ def test_a_root_deleted_in_mid_run_is_a_failed_save(scratch):
 
 def test_a_reader_never_fails_while_checkpoints_come_and_go(scratch):
     root = make_root(scratch / "root", numbers=(1,))
-    pid = os.fork()
-    if pid == 0:
+
+    def write():
         with Checkpointer(root, keep_last=1, async_=False) as writer:
             for number in range(2, 10**6):
                 writer.save(small_state(number), step=number)
-        os._exit(0)
-    numbers = []
-    end = time.monotonic() + 1.5
-    while time.monotonic() < end:
-        numbers.append(number_of(load(root, small_state(0))))
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+
+    numbers = seen_beside(write, lambda: number_of(load(root, small_state(0))), different=4)
     assert numbers == sorted(numbers)
-    assert len(set(numbers)) > 3
 
 
 def test_a_reader_never_fails_while_a_checkpoint_is_replaced(scratch):
     path = save(scratch / "step-0000000001", small_state(1))
-    numbers = seen_beside_a_writer(path, lambda: number_of(load(path, small_state(0))))
+    numbers = seen_beside_a_writer(path, lambda: number_of(load(path, small_state(0))), different=4)
     assert numbers == sorted(numbers)
-    assert len(set(numbers)) > 3
 
 
 @pytest.mark.parametrize("look", [verify, read_manifest, newest_of_root, listed, load_params], ids=lambda look: look.__name__)
 def test_whoever_only_looks_sees_no_damage_while_a_checkpoint_is_replaced(scratch, look):
     """Manifest of one checkpoint and files of the next must not be taken for damage."""
     path = save(scratch / "step-0000000001", small_state(1), **SPLIT)
-    assert len(set(map(str, seen_beside_a_writer(path, lambda: look(path), seconds=0.5, **SPLIT)))) > 1
+    seen_beside_a_writer(path, lambda: look(path), different=2, seconds=0.5, **SPLIT)
 
 
-def seen_beside_a_writer(path, look, *, seconds=1.5, **options):
+def seen_beside_a_writer(path, look, *, different, seconds=1.5, **options):
     """What a reader sees while another process replaces a checkpoint over and over."""
-    pid = os.fork()
-    if pid == 0:
+
+    def write():
         for number in range(2, 10**6):
             save(path, small_state(number), **options)
+
+    return seen_beside(write, look, different=different, seconds=seconds)
+
+
+def seen_beside(write, look, *, different, seconds=1.5):
+    """What a reader sees while another process writes; so long that it sees `different` things, a minute at most."""
+    pid = os.fork()
+    if pid == 0:
+        write()
         os._exit(0)
     try:
-        seen = []
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        seen, kinds, began = [], set(), time.monotonic()
+        while time.monotonic() < began + seconds or (len(kinds) < different and time.monotonic() < began + 60.0):
             seen.append(look())
+            kinds.add(str(seen[-1]))
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+    assert len(kinds) >= different
     return seen
 
 
