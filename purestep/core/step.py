@@ -61,7 +61,7 @@ def build_step(
     """Put the step together.
 
     The step has an attribute `at(state)`, for the host to ask between batches: a step of less work with the same result at this state,
-    or the step itself. Where a chain begins with `accumulate` and the window will stay open, nothing behind it need be computed.
+    or the step itself. Where a window of `accumulate` will stay open, whatever gates before it say, nothing behind it need be computed.
 
     Raises:
         HookError: If a hook cannot run inside the step.

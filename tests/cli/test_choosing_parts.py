@@ -4,10 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from purestep.cli import main
 from purestep.cli.choosing_parts import choose_parts
+from tests.cli.calling import purestep
 
 INIT = ["train", "init", "--dataset", "shipped:g2", "--output-dir", "run", "--out", "spec.json", "--model", "purestep.models.PaiNN"]
 
@@ -15,10 +14,6 @@ INIT = ["train", "init", "--dataset", "shipped:g2", "--output-dir", "run", "--ou
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-
-def purestep(*words):
-    return CliRunner().invoke(main, [str(word) for word in words])
 
 
 def dataset():

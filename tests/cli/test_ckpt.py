@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner
 from safetensors.torch import load_file
 from torch import nn
 
 import purestep as ps
 from purestep.checkpoint import save
 from purestep.checkpoint.store import directory_name
-from purestep.cli import main
+from tests.cli.calling import purestep
 
 TRAINING = ps.Training(
     nn.Linear(3, 2),
@@ -40,10 +39,6 @@ def run_dir(tmp_path, monkeypatch, states):
     for label, state, loss in zip((1, 2, 3), states, (3.0, 1.0, 2.0), strict=True):
         save(f"run/checkpoints/{directory_name(label)}", state, metrics={"validation/loss/total": loss}, extra={"data": "abc"})
     return "run"
-
-
-def purestep(*words):
-    return CliRunner().invoke(main, [str(word) for word in words])
 
 
 def spoil(label):

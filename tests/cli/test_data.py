@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from purestep.cli import main
 from purestep.data import AtomicStore, arrays_from_frames, shipped, write_store
 from purestep.data.sharing import shared_structures
+from tests.cli.calling import purestep
 
 HARTREE = 27.211386245981
 
@@ -20,10 +19,6 @@ HARTREE = 27.211386245981
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def purestep(*words):
-    return CliRunner().invoke(main, [str(word) for word in words])
 
 
 def frames(*numbers):

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner
 
 from purestep.checkpoint import load_params
-from purestep.cli import main
 from purestep.spec.building import build
 from purestep.spec.reading import check_text, read_spec
 from purestep.spec.starting import first_state
 from purestep.testing import assert_trees_equal
+from tests.cli.calling import purestep
 from tests.spec.examples import changed, text_of
 
 INIT = ["--dataset", "shipped:g2", "--output-dir", "second", "--out", "second.json"]
@@ -26,10 +25,6 @@ def here(tmp_path, monkeypatch):
     yield tmp_path
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(deterministic)
-
-
-def purestep(*words):
-    return CliRunner().invoke(main, [str(word) for word in words])
 
 
 def run_first():

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner
 from torch import nn
 
 import purestep as ps
-from purestep.cli import documents, main
+from purestep.cli import documents
 from purestep.metrics import ForceErrors
 from purestep.reporting import JsonlWriter
 from purestep.validation import Validation
+from tests.cli.calling import purestep
 
 BATCHES = [torch.full((4, 3), 0.1 * i) for i in range(1, 6)]
 
@@ -41,10 +41,6 @@ def here(tmp_path, monkeypatch):
 def two_runs():
     train("runs/slow", 0.01)
     train("runs/sweep/fast", 0.1, "failed", exit_code=7, reason="no update was applied")
-
-
-def purestep(*words):
-    return CliRunner().invoke(main, [str(word) for word in words])
 
 
 def test_list_finds_runs_inside_of_directories(two_runs):

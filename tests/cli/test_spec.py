@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner
 
 from purestep.checkpoint import load
-from purestep.cli import main
 from purestep.core import tree
 from purestep.reporting import read_metrics
 from purestep.spec.building import build
 from purestep.spec.reading import read_spec
 from purestep.testing import assert_trees_equal
+from tests.cli.calling import purestep
 from tests.spec.examples import changed, text_of
 
 COMMANDS = [
@@ -48,10 +47,6 @@ def here(tmp_path, monkeypatch):
     yield tmp_path
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(deterministic)
-
-
-def purestep(*words):
-    return CliRunner().invoke(main, [str(word) for word in words])
 
 
 def write(name="spec.json", **changes):

@@ -5,10 +5,9 @@ import os
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from purestep.cli import main
 from purestep.spec.reading import check_text
+from tests.cli.calling import purestep
 from tests.spec.examples import GOOD, changed, text_of
 from tests.spec.reference_examples import GUIDE_HOOKS, GUIDE_MODEL, WHOLE
 
@@ -16,10 +15,6 @@ from tests.spec.reference_examples import GUIDE_HOOKS, GUIDE_MODEL, WHOLE
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-
-def purestep(*words):
-    return CliRunner().invoke(main, [str(word) for word in words])
 
 
 def write(name, document):

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner
 
-from purestep.cli import main
 from purestep.reporting import read_metrics
+from tests.cli.calling import purestep
 from tests.spec.examples import changed, text_of
 
 LONGER = ["spec", "resume", "run", "--progress", "none", "--no-report", "--set", "strategy.num_steps=4"]
@@ -21,10 +20,6 @@ def here(tmp_path, monkeypatch):
     yield
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(deterministic)
-
-
-def purestep(*words):
-    return CliRunner().invoke(main, [str(word) for word in words])
 
 
 @pytest.mark.parametrize(("more", "warns"), [([], True), (STRETCHED, False)])

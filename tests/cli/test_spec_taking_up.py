@@ -6,14 +6,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from purestep.checkpoint import load
-from purestep.cli import main
 from purestep.cli.spec.record import describe_code
 from purestep.spec.building import build
 from purestep.spec.reading import read_spec
 from purestep.testing import assert_trees_equal
+from tests.cli.calling import purestep
 from tests.spec.examples import changed, text_of
 
 CHECKPOINTS = {"output/checkpoints": {"every_n_steps": 1}}
@@ -23,10 +22,6 @@ CHECKPOINTS = {"output/checkpoints": {"every_n_steps": 1}}
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def purestep(*words):
-    return CliRunner().invoke(main, [str(word) for word in words])
 
 
 def run(*words, **changes):

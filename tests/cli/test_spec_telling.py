@@ -7,13 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from purestep.cli import main
 from purestep.cli.spec import page as purestep_page
 from purestep.cli.spec.sinks import check_installed, writers_of
 from purestep.reporting import mlflow, trackio, wandb
 from purestep.spec.reading import check_text
+from tests.cli.calling import purestep
 from tests.spec.examples import changed, text_of
 
 WANDB = {"kind": "wandb", "project": "p"}
@@ -25,10 +24,6 @@ TRACKIO = {"kind": "trackio", "project": "p"}
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def purestep(*words):
-    return CliRunner().invoke(main, [str(word) for word in words])
 
 
 def run(*words, **changes):

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner
 
 from purestep.checkpoint.store import directory_name
-from purestep.cli import main
 from purestep.cli.spec.ends import ends_of
 from purestep.reporting import read_metrics
 from purestep.spec.building import build
 from purestep.spec.reading import check_text
+from tests.cli.calling import purestep
 from tests.spec.examples import GONE, changed, text_of
 
 STEP_BY_STEP = {"output/checkpoints": {"every_n_steps": 1, "keep_last": 1}}
@@ -24,10 +23,6 @@ NO_STEPS = {"strategy/num_steps": GONE}
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def purestep(*words):
-    return CliRunner().invoke(main, [str(word) for word in words])
 
 
 def run(*words, **changes):
