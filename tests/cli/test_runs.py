@@ -78,6 +78,32 @@ def test_plot_draws_what_was_asked_for_once(two_runs, here):
     assert Path("all.png").read_bytes() == content
 
 
+def test_plot_writes_a_page_where_the_name_says_so(two_runs, here):
+    done = purestep("runs", "plot", "runs", "--out", "all.html")
+    assert (done.exit_code, done.stdout) == (0, f"{here / 'all.html'}\n")
+    page = Path("all.html").read_text()
+    assert page.count("data:image/png;base64,") == 2  # the loss, trained and validated
+    assert "<td>slow</td>" in page and f"<td>{os.path.join('sweep', 'fast')}</td>" in page
+
+
+def test_plot_as_json_has_the_curves_of_the_logs(two_runs, here):
+    document = json.loads(purestep("runs", "plot", "runs", "--json", "--metric", "loss/total", "--against", "step").stdout)
+    lines = [json.loads(line) for line in Path("runs/slow/metrics.jsonl").read_text().splitlines()]
+    logged = [(line["step"], line["loss/total"]) for line in lines if "loss/total" in line]
+    slow, fast = document["runs"]
+    assert (slow["run_dir"], fast["run_dir"], document["out"]) == ("runs/slow", "runs/sweep/fast", None)
+    curve = slow["curves"]["loss/total"]
+    assert list(zip(curve["step"], curve["value"], strict=True)) == logged and len(logged) == 10
+    both = json.loads(purestep("runs", "plot", "runs", "--json", "--out", "all.png").stdout)
+    assert both["out"] == str(here / "all.png") and os.path.exists("all.png")
+
+
+@pytest.mark.parametrize("words", [[], ["--out", "all.svg"], ["--out", "all"]], ids=str)
+def test_plot_without_a_place_that_it_can_write_is_a_wrong_command_line(two_runs, words):
+    assert purestep("runs", "plot", "runs", *words).exit_code == 2
+    assert os.listdir(".") == ["runs"]
+
+
 def test_plot_names_the_metrics_that_there_are(two_runs):
     done = purestep("runs", "plot", "runs", "--out", "x.png", "--metric", "accuracy")
     assert (done.exit_code, os.path.exists("x.png")) == (4, False)

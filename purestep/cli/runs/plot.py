@@ -1,56 +1,97 @@
-"""The command `purestep runs plot`: the curves of several runs in one picture."""
+"""The command `purestep runs plot`: the curves of several runs over one another, as a picture, a page or numbers."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import click
 
+from .. import documents
 from ..exits import ExitCode, Refusal, tell
 from ..new_files import check_new
 from .finding import find_runs, records_of
 
+Against = Literal["batch", "step", "epoch"]
 _USUAL = ("loss/total", "validation/loss/total")
+_ENDINGS = (".png", ".html")
 
 
 @click.command(
     "plot",
     short_help="Draw the curves of runs.",
-    help="""Draw the curves of runs into one PNG: a panel for each metric, a curve for each run.
+    help="""Draw the curves of runs over one another: a panel for each metric, a curve for each run.
 
     \b
       purestep runs plot runs/one runs/two --out both.png
+      purestep runs plot runs --out all.html                a page, with a table of where each run stands
+      purestep runs plot runs --json                        the curves as numbers
       purestep runs plot runs --out all.png --metric validation/forces/mae_ev_per_angstrom --against epoch""",
 )
 @click.argument("paths", nargs=-1, required=True, metavar="DIR...")
-@click.option("--out", required=True, metavar="FILE", help="The PNG; must not exist.")
+@click.option("--out", metavar="FILE", help="FILE.png or FILE.html; must not exist.")
 @click.option("--metric", "metrics", multiple=True, metavar="NAME", help="What to draw; the loss, trained and validated, otherwise.")
 @click.option("--against", type=click.Choice(["batch", "step", "epoch"]), default="batch", show_default=True, help="Horizontal axis.")
-def command(paths: tuple[str, ...], out: str, metrics: tuple[str, ...], against: Literal["batch", "step", "epoch"]) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print the curves as one JSON document.")
+def command(paths: tuple[str, ...], out: str | None, metrics: tuple[str, ...], against: Against, as_json: bool) -> None:
     """Read the logs and draw."""
-    from ...reporting.comparison import draw_runs
+    if out is None and not as_json:
+        raise click.UsageError("give --out FILE.png, --out FILE.html, or --json")
+    if out is not None:
+        if not out.endswith(_ENDINGS):
+            raise click.UsageError(f"--out ends in {' or '.join(_ENDINGS)}; got {out}")
+        check_new(out)
+    runs = _logged(paths)
+    chosen = _metrics(runs, metrics)
+    named = dict(zip(_names(list(runs)), runs.values(), strict=True))
+    whole = _draw(named, chosen, out, against) if out is not None else None
+    if as_json:
+        documents.emit(_document(runs, chosen, against, whole))
+    elif whole is not None:
+        click.echo(whole)
 
-    check_new(out)
+
+def _logged(paths: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """The records of the runs that have some, by directory."""
     records = {run: records_of(run) for run in find_runs(paths)}
     logged = {run: lines for run, lines in records.items() if lines}
     for run in records.keys() - logged.keys():
         tell(f"{run}: nothing is logged yet; left out")
     if not logged:
         raise Refusal(f"there is no run with a log in {', '.join(paths)}", ExitCode.PATH)
-    known = _finite_metrics([line for lines in logged.values() for line in lines])
-    chosen = metrics or tuple(name for name in _USUAL if name in known)
+    return logged
+
+
+def _metrics(runs: Mapping[str, Sequence[dict[str, Any]]], asked: Sequence[str]) -> Sequence[str]:
+    known = {name for lines in runs.values() for line in lines for name, value in line.items() if "/" in name and value is not None}
+    chosen = asked or tuple(name for name in _USUAL if name in known)
     if missing := [name for name in chosen if name not in known] or ([] if chosen else ["loss/total"]):
         raise Refusal(f"no run has a finite value of {missing[0]!r}", ExitCode.PATH, [f"there are: {', '.join(sorted(known))}"])
-    click.echo(draw_runs(_named(logged), chosen, out, against=against))
+    return chosen
 
 
-def _finite_metrics(lines: Sequence[dict[str, Any]]) -> set[str]:
-    return {name for line in lines for name, value in line.items() if "/" in name and value is not None}
+def _names(runs: Sequence[str]) -> list[str]:
+    """The shortest names that tell the runs apart: without what their paths have in common."""
+    whole = [os.path.abspath(run) for run in runs]
+    if len(whole) == 1:
+        return [os.path.basename(whole[0])]
+    shared = os.path.commonpath(whole)
+    return [os.path.relpath(run, shared) for run in whole]
 
 
-def _named(logged: dict[str, Any]) -> dict[str, Any]:
-    """By the shortest names that tell the runs apart: without what their paths have in common."""
-    if len(logged) == 1:
-        return {os.path.basename(os.path.abspath(run)): lines for run, lines in logged.items()}
-    shared = os.path.commonpath([os.path.abspath(run) for run in logged])
-    return {os.path.relpath(os.path.abspath(run), shared): lines for run, lines in logged.items()}
+def _draw(named: Mapping[str, Any], metrics: Sequence[str], out: str, against: Against) -> str:
+    from ...reporting.comparison import draw_runs
+    from ...reporting.comparison_page import write_comparison
+
+    if out.endswith(".html"):
+        return write_comparison(out, named, metrics, against=against, title=", ".join(named))
+    return draw_runs(named, metrics, out, against=against)
+
+
+def _document(runs: Mapping[str, Any], metrics: Sequence[str], against: Against, out: str | None) -> dict[str, Any]:
+    from ...reporting.comparison import curve
+
+    stated = []
+    for run_dir, lines in runs.items():
+        curves = {metric: curve(lines, metric, against) for metric in metrics}
+        stated.append({"run_dir": run_dir, "curves": {name: {against: x.tolist(), "value": y.tolist()} for name, (x, y) in curves.items()}})
+    return {"schema": "purestep.runs-plot/1", "against": against, "metrics": list(metrics), "runs": stated, "out": out}
