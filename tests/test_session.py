@@ -55,6 +55,7 @@ def test_the_session_of_the_page_runs_in_a_terminal_as_it_is_shown(tmp_path):
     resumed = played["purestep spec resume runs/first"]
     assert resumed.stream.count(dashboard) > 5  # drawn anew at each report,
     assert resumed.screen.count(dashboard) == 1  # over the one before
+    assert re.search(r"│ loss/total +\S+ +[▁-█]{10} +│", resumed.screen)  # a mark for each report, those before the stop too
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert len(lines) == 16
 

@@ -10,16 +10,16 @@ from typing import Any, Literal, Self, TextIO, get_args
 
 from ..core.event import Event
 from ..core.hook import Stage
+from .jsonl import metrics_of
 from .layouts import DASHBOARD, LINE, Layout
 from .meter import Meter
 from .pace import duration
 from .record import Record, Recorder
 from .scalars import read_scalars
-from .view import View, keep_point
+from .view import Memory, View
 
 Mode = Literal["auto", "rich", "plain", "none"]
 _ROWS_OF_A_DASHBOARD = 24  # of the terminal: the dashboard takes up to 22
-_CURVES = ("loss/total", "validation/loss/total", "update/grad_norm")
 
 
 class ConsoleProgress:
@@ -36,6 +36,7 @@ class ConsoleProgress:
         unit: What a sample is called.
         count_samples: Samples of a batch, from what the host knows of it; see `num_samples` in `meter.py`.
         validation_metrics: Metrics of validation to show beside the loss: what to call each, by name.
+        earlier: Lines of the log from before a resume, as `read_metrics` gives them; curves begin with those that stand.
         seconds_between_lines: Least time between two plain lines; the last one of a run is always written.
         file: Where to write; stderr by default, because stdout is for results.
         clock: Seconds that never go back.
@@ -51,6 +52,7 @@ class ConsoleProgress:
         unit: str = "samples",
         count_samples: Callable[[Any], int] | None = None,
         validation_metrics: Mapping[str, str] | None = None,
+        earlier: Sequence[Mapping[str, Any]] = (),
         seconds_between_lines: float = 10.0,
         file: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -59,14 +61,15 @@ class ConsoleProgress:
         self._display = _display(mode, layout, title, sys.stderr if file is None else file, seconds_between_lines, clock)
         self._meter = Meter(count_samples=count_samples, clock=clock)
         self._title, self._unit, self._validation_metrics = title, unit, dict(validation_metrics or {})
-        self._metrics: dict[str, float] = {}
-        self._curves: dict[str, list[float]] = {}
+        self._earlier, self._memory = earlier, Memory()
         self._view: View | None = None
         self._told = -1  # batch of the latest line of training
 
     def __call__(self, event: Event) -> None:
         """Show what an event brings."""
         self._meter.note(event)
+        if event.stage is Stage.BEFORE_TRAINING:
+            self._remember(event.batch_count)
         records = self._recorder(event)
         for record in [*self._last_of_training(records, event), *records]:
             self._show(record, event)
@@ -96,22 +99,31 @@ class ConsoleProgress:
         epoch = event.epoch_count - (event.epoch_step_count == 0)  # that of the batch, if it is over already
         return [Record("train", event.batch_count, event.step_count, epoch, read_scalars(event.metrics))]
 
+    def _remember(self, batch: int) -> None:
+        """Take in what was reported before the run was taken up again, up to where it goes on."""
+        lines, self._earlier = self._earlier, ()
+        for line in lines:
+            if line["batch"] < batch or (line["batch"] == batch and not line.get("final", False)):
+                self._memory.add(metrics_of(line))
+
     def _show(self, record: Record, event: Event) -> None:
-        self._metrics |= record.values
-        for name in [name for name in _CURVES if name in record.values] + [name for name in record.values if name.endswith("/lr")]:
-            self._curves[name] = keep_point(self._curves.get(name, []), record.values[name])
+        self._memory.add(record.values)
         if record.kind == "validation":
             if ends_here(event):
                 self._display.settle()
             if self._view is not None:
-                self._view = dataclasses.replace(self._view, metrics=dict(self._metrics), curves=dict(self._curves))
+                self._view = dataclasses.replace(self._view, **self._remembered())
             self._display.note(f"step {record.step}  {validation_text(record.values, self._validation_metrics)}", self._view)
             return
         self._told = record.batch
         pace, count = self._meter.measure(record, event), count_text(record, event)
         line = f"{count}  {metrics_text(record.values)}{self._pace_text(pace.samples_per_s, pace.eta_s)}"
-        self._view = View(self._title, count, line, self._unit, pace, dict(self._metrics), dict(self._curves))
+        self._view = View(self._title, count, line, self._unit, pace, **self._remembered())
         self._display.show(self._view)
+
+    def _remembered(self) -> dict[str, Any]:
+        memory = self._memory
+        return {"metrics": dict(memory.metrics), "curves": dict(memory.curves), "constants": memory.constants()}
 
     def _pace_text(self, rate: float | None, left: float | None) -> str:
         pace = "" if rate is None else f"  {rate:,.0f} {self._unit}/s"

@@ -9,7 +9,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..core.event import Event
@@ -111,6 +111,11 @@ def read_metrics(path: str | os.PathLike, *, attempts: bool = False) -> list[dic
     starts = [line for line in lines if line["kind"] == "start"]
     standing = [line for line in lines if line["kind"] != "start" and not any(_supersedes(start, line) for start in starts)]
     return [{key: value for key, value in line.items() if key not in WALL_CLOCK} for line in standing]
+
+
+def metrics_of(line: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics of a line, by name; NaN where the metric was not finite."""
+    return {name: math.nan if value is None else value for name, value in line.items() if name not in _FIELDS}
 
 
 def _supersedes(start: dict[str, Any], line: dict[str, Any]) -> bool:

@@ -34,7 +34,10 @@ def draw_line(view: View) -> Any:
 
 
 def draw_dashboard(view: View) -> Any:
-    """A panel: progress with the time to go, a table of metrics beside their curves, and the latest messages."""
+    """A panel: progress with the time to go, a table of metrics beside their curves, and the latest messages.
+
+    Metrics that never change give way to those that do.
+    """
     from rich import box
     from rich.console import Group
     from rich.panel import Panel
@@ -47,14 +50,22 @@ def draw_dashboard(view: View) -> Any:
     table.add_column("metric")
     table.add_column("now", justify="right")
     table.add_column("over the run", no_wrap=True)
-    names = [*[name for name in view.curves if name in view.metrics], *[name for name in view.metrics if name not in view.curves]]
-    for name in names[:_MOST_METRICS]:
-        curve = sparkline(view.curves.get(name, ()), _CURVE_WIDTH) if names.index(name) < _MOST_CURVES else ""
+    shown, rest = _rows(view)
+    for name in shown:
+        curve = sparkline(view.curves.get(name, ()), _CURVE_WIDTH) if shown.index(name) < _MOST_CURVES else ""
         table.add_row(Text(name), Text(f"{view.metrics[name]:.4g}"), Text(curve))
-    if len(names) > _MOST_METRICS:
-        table.add_row(Text(f"and {len(names) - _MOST_METRICS} more in the log", style="dim"), "", "")
+    if rest:
+        table.add_row(Text(f"and {rest} more in the log", style="dim"), "", "")
     messages = [Text(message, style="dim", overflow="ellipsis", no_wrap=True) for message in view.messages[-_MOST_MESSAGES:]]
     return Panel(Group(head, Text(), table, *messages), title=Text(view.title) if view.title else None, title_align="left", expand=False)
+
+
+def _rows(view: View) -> tuple[list[str], int]:
+    """The metrics to show, those with a curve first; and how many others there are."""
+    curves = [name for name in view.curves if name in view.metrics]
+    moving = [name for name in view.metrics if name not in view.curves and name not in view.constants]
+    shown = [*curves, *moving][:_MOST_METRICS]
+    return shown, len(view.metrics) - len(shown)
 
 
 LINE = Layout(draw_line)

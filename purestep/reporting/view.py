@@ -10,6 +10,7 @@ from .pace import Goal
 
 _BARS = "▁▂▃▄▅▆▇█"
 _MOST_POINTS = 512
+_CURVES = ("loss/total", "validation/loss/total", "update/grad_norm")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +30,8 @@ class View:
     curves: Mapping[str, Sequence[float]]
     """Values over the whole run, thinned out."""
     messages: Sequence[str] = ()
+    constants: frozenset[str] = frozenset()
+    """Metrics that were the same at every report, of which there was more than one."""
 
 
 def example_view() -> View:
@@ -46,6 +49,30 @@ def example_view() -> View:
     pace = Pace(Goal(2000, 5000), steps_per_s=12.9, batches_per_s=12.9, samples_per_s=412.0, eta_s=232.0)
     line = "step 2000/5000  loss 0.1137  lr 4.00e-04  grad 1.7  412 frames/s  eta 3m52s"
     return View("my-model", "step 2000/5000", line, "frames", pace, metrics, curves, ("step 2000  validation loss 0.142",))
+
+
+class Memory:
+    """What the reports of a run have said so far."""
+
+    def __init__(self) -> None:
+        self.metrics: dict[str, float] = {}
+        """The latest values."""
+        self.curves: dict[str, list[float]] = {}
+        self._reports: dict[str, int] = {}
+        self._changed: set[str] = set()
+
+    def add(self, values: Mapping[str, float]) -> None:
+        """Take in the metrics of one report."""
+        self._changed |= {name for name, value in values.items() if self.metrics.get(name, value) != value}
+        self.metrics |= values
+        for name in values:
+            self._reports[name] = self._reports.get(name, 0) + 1
+        for name in [*(name for name in _CURVES if name in values), *(name for name in values if name.endswith("/lr"))]:
+            self.curves[name] = keep_point(self.curves.get(name, []), values[name])
+
+    def constants(self) -> frozenset[str]:
+        """The metrics that have had more than one chance to change, and did not."""
+        return frozenset(name for name, count in self._reports.items() if count > 1 and name not in self._changed)
 
 
 def keep_point(values: list[float], value: float) -> list[float]:

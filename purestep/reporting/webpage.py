@@ -16,8 +16,8 @@ body { font: 15px/1.5 system-ui, sans-serif; color: #333; background: #fff; max-
 h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; border-bottom: 1px solid #ddd; }
 img { max-width: 100%; height: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.9rem; }
-th, td { text-align: left; padding: 0.15rem 1rem 0.15rem 0; vertical-align: top; overflow-wrap: anywhere; }
-th { font-weight: 600; } tr + tr { border-top: 1px solid #eee; } td.number { text-align: right; }
+th, td { text-align: left; padding: 0.15rem 1rem 0.15rem 0; vertical-align: top; } td + td { overflow-wrap: anywhere; }
+th { font-weight: 600; } tr + tr { border-top: 1px solid #eee; } td.number { text-align: right; white-space: nowrap; }
 .scroll { overflow-x: auto; }
 nav a { margin-right: 1rem; }
 """

@@ -1,12 +1,13 @@
 import io
 import math
+import re
 
 import pytest
 
 import purestep as ps
 from purestep.loop import fit
-from purestep.reporting import DASHBOARD, LINE, ConsoleProgress, Layout, preview
-from purestep.reporting.view import example_view, keep_point, sparkline
+from purestep.reporting import DASHBOARD, LINE, ConsoleProgress, JsonlWriter, Layout, preview, read_metrics
+from purestep.reporting.view import Memory, example_view, keep_point, sparkline
 from tests.examples_of_models import batches, training
 
 
@@ -68,6 +69,52 @@ def test_the_dashboard_shows_the_latest_validation(tall):
     last = file.getvalue()[file.getvalue().rindex("over the run") :]
     shown = last[last.index("validation/loss/total") :].splitlines()[0]
     assert values[-1] in shown and values[0] not in shown
+
+
+def curve_of(name, text):
+    """The curve in the last dashboard that was drawn."""
+    row = next(line for line in text[text.rindex("over the run") :].splitlines() if f" {name} " in line)
+    return re.sub(r"[^▁-█]", "", row)
+
+
+def test_curves_of_a_run_that_is_taken_up_again_begin_where_the_run_began(tall, tmp_path):
+    whole, first, second = Terminal(), Terminal(), Terminal()
+    log = tmp_path / "metrics.jsonl"
+    run_with(ConsoleProgress(every_n_batches=1, file=whole))
+    progress = ConsoleProgress(every_n_batches=1, file=first)
+    half = fit(training(), batches(5), num_steps=6, listeners=[JsonlWriter(log, every_n_batches=1), progress])
+    progress = ConsoleProgress(every_n_batches=1, file=second, earlier=read_metrics(log))
+    fit(training(), batches(5), state=half.state, num_steps=10, listeners=[progress])
+    curve = curve_of("loss/total", whole.getvalue())
+    assert len(curve) == 10 and curve_of("loss/total", first.getvalue()) != curve
+    assert curve_of("loss/total", second.getvalue()) == curve
+
+
+def test_curves_leave_out_what_a_run_makes_anew(tall):
+    file = Terminal()
+    lines = [{"kind": "train", "batch": batch, "step": batch, "epoch": 0, "loss/total": 1.0} for batch in range(1, 9)]
+    state = fit(training(), batches(5), num_steps=5).state
+    progress = ConsoleProgress(every_n_batches=1, file=file, earlier=lines)
+    fit(training(), batches(5), state=state, num_steps=8, listeners=[progress])
+    assert len(curve_of("loss/total", file.getvalue())) == 8
+
+
+def test_metrics_that_never_change_take_no_rows_of_the_dashboard(tall):
+    file = Terminal()
+    run_with(ConsoleProgress(every_n_batches=2, file=file))
+    text = file.getvalue()
+    once, often = text[: text.index("over the run") + 2000], text[text.rindex("over the run") :]
+    assert "update/applied" in once  # nobody knows yet
+    assert "update/applied" not in often and "more in the log" in often
+
+
+def test_a_memory_knows_what_has_never_changed():
+    memory = Memory()
+    memory.add({"a": 1.0, "b": 1.0, "c": math.nan})
+    assert memory.constants() == set()
+    memory.add({"a": 1.0, "b": 2.0, "c": math.nan, "d": 1.0})
+    assert memory.constants() == {"a"}
+    assert memory.metrics["b"] == 2.0
 
 
 def test_a_low_terminal_gets_the_line(tall, monkeypatch):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import documents
 from ..preparing import compiled, device_of, settings_of
+from ..runs.finding import records_of
 from .beginning import Start, checkpointer, first_state_of
 from .ends import check_metrics, ends_of
 from .page import Predictions, collecting
@@ -102,7 +103,8 @@ def listeners_of(request: Request, stack: contextlib.ExitStack) -> tuple[list[An
     every = spec.output.report_every
     # the log first, so that a checkpoint never knows more than it
     log = JsonlWriter(os.path.join(run_dir, "metrics.jsonl"), every_n_batches=every)
-    progress = make_progress(request.telling.progress, every_n_batches=every, title=spec.name, unit="frames")
+    earlier = records_of(run_dir) if request.start is not None else []
+    progress = make_progress(request.telling.progress, every_n_batches=every, title=spec.name, unit="frames", earlier=earlier)
     writers = writers_of(spec, run_dir)
     for one in (progress, *writers):
         if hasattr(one, "__exit__"):
