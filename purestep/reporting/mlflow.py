@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..core.event import Event
-from .trackers import TrackerWriter, require
+from .trackers import TrackerWriter, require, unless_said
 
 _LONGEST_PARAM = 6000  # characters; MLflow refuses longer ones
 
@@ -45,8 +45,9 @@ class MlflowWriter(TrackerWriter):
 
     def begin(self, event: Event) -> None:
         """Begin a run, or go on with the one given."""
-        from mlflow.entities import Param
-        from mlflow.tracking import MlflowClient
+        with unless_said(MLFLOW_DISABLE_TELEMETRY="true"):  # when it is loaded it decides whether to tell its makers of what is called
+            from mlflow.entities import Param
+            from mlflow.tracking import MlflowClient
 
         self._client = MlflowClient(tracking_uri=self._uri)
         if self.run_id is not None:

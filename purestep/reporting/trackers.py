@@ -4,10 +4,12 @@ A tracker is named by whoever wants it, never found and switched on by itself; n
 writer is made. The log of a run is `metrics.jsonl`; these are for looking at it elsewhere.
 """
 
+import contextlib
 import importlib.util
 import math
+import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Self
 
 from ..core.event import Event
@@ -94,6 +96,18 @@ class TrackerWriter:
                 warnings.warn(text, RuntimeWarning, stacklevel=2)  # the run itself is whole
             else:
                 error.add_note(f"besides, {text}")
+
+
+@contextlib.contextmanager
+def unless_said(**variables: str) -> Iterator[None]:
+    """Environment variables for as long as a library begins, but for those that the user has set."""
+    added = {name: value for name, value in variables.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
 
 
 def require(module: str, extra: str) -> None:

@@ -42,5 +42,10 @@ class TrackioWriter(TrackerWriter):
 
     def end(self, *, failed: bool) -> None:
         """Finish the run."""
+        import trackio
+
         with contextlib.redirect_stdout(sys.stderr):
-            self._run.finish()
+            try:
+                trackio.finish()  # its current run, which it would finish once more when the process ends, and print
+            except RuntimeError:  # it has none any more
+                self._run.finish()

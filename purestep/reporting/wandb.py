@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from ..core.event import Event
-from .trackers import TrackerWriter, require
+from .trackers import TrackerWriter, require, unless_said
 
 WandbMode = Literal["offline", "online"]
 _KEY = "WANDB_API_KEY"
@@ -55,7 +55,9 @@ class WandbWriter(TrackerWriter):
 
         # standard output is for results: wandb neither takes it over nor writes to it
         settings = wandb.Settings(console="off", silent=True)
-        self._run = wandb.init(**self._options, resume="allow", settings=settings)
+        # off-line wandb would still report its own errors to its makers
+        with unless_said(**({"WANDB_ERROR_REPORTING": "false"} if self._options["mode"] == "offline" else {})):
+            self._run = wandb.init(**self._options, resume="allow", settings=settings)
         self._run.define_metric("batch")
         self._run.define_metric("*", step_metric="batch")  # its own counter never goes back, ours does after a resume
 

@@ -1,6 +1,7 @@
 """Writers for trackers. TensorBoard's files are read back with its own reader; the other libraries are stood in for by recorders whose
 functions have the signatures of wandb 0.31.0, mlflow 3.17.2 and trackio 0.43.0."""
 
+import os
 import subprocess
 import sys
 import types
@@ -13,7 +14,7 @@ from purestep.core.hook import Stage
 from purestep.loop import fit
 from purestep.reporting.mlflow import MlflowWriter
 from purestep.reporting.tensorboard import TensorBoardWriter
-from purestep.reporting.trackers import TrackerWriter
+from purestep.reporting.trackers import TrackerWriter, unless_said
 from purestep.reporting.trackio import TrackioWriter
 from purestep.reporting.wandb import WandbWriter
 
@@ -282,10 +283,44 @@ def test_trackio_is_called_as_its_signatures_say_and_prints_on_no_standard_outpu
         calls.append(("init", project, name, space_id, server_url, resume, embed))
         return Run()
 
-    stand_in(monkeypatch, "trackio", init=init)
+    module = stand_in(monkeypatch, "trackio", init=init, finish=Run().finish)
     fit(training, batches, num_epochs=1, listeners=[TrackioWriter("project", name="one", every_n_batches=10)])
     assert calls == [("init", "project", "one", None, None, "allow", False), ("log", 10, True), ("finish",)]
     assert capsys.readouterr() == ("", "hello\nbye\n")
+    module.finish = missing  # no run is its current one any more
+    fit(training, batches, num_epochs=1, listeners=[TrackioWriter("project", name="one", every_n_batches=10)])
+    assert calls[-1] == ("finish",) and len(calls) == 6
+
+
+def missing():
+    raise RuntimeError("Call trackio.init() before trackio.finish().")
+
+
+@pytest.mark.parametrize(("mode", "told"), [("offline", "false"), ("online", None)])
+def test_wandb_reports_no_errors_of_its_own_while_it_is_off_line(monkeypatch, training, batches, mode, told):
+    seen = []
+
+    class Run:
+        define_metric = log = finish = lambda self, *arguments, **options: None
+
+    def init(**options):
+        seen.append(os.environ.get("WANDB_ERROR_REPORTING"))
+        return Run()
+
+    monkeypatch.delenv("WANDB_ERROR_REPORTING", raising=False)
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    stand_in(monkeypatch, "wandb", init=init, Settings=dict)
+    fit(training, batches, num_epochs=1, listeners=[WandbWriter("project", mode=mode)])
+    assert seen == [told] and "WANDB_ERROR_REPORTING" not in os.environ
+
+
+def test_an_environment_that_the_user_has_set_stays(monkeypatch):
+    monkeypatch.setenv("MINE", "yes")
+    monkeypatch.delenv("YOURS", raising=False)
+    with pytest.raises(KeyError), unless_said(MINE="no", YOURS="no"):
+        assert (os.environ["MINE"], os.environ["YOURS"]) == ("yes", "no")
+        raise KeyError
+    assert os.environ["MINE"] == "yes" and "YOURS" not in os.environ
 
 
 class Client:
