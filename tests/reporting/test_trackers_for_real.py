@@ -20,23 +20,25 @@ SINKS = {
 }
 ASKS_NEVER_SECONDS = 120  # a question waits for an answer longer than that
 
+HIDDEN = ("WANDB", "MLFLOW", "TRACKIO", "PYTEST", "CI")  # variables by which a library would behave differently here
+CALL = """
+import contextlib, urllib.request
+with contextlib.suppress(OSError):
+    urllib.request.urlopen("http://nobody.invalid", timeout=1)
+"""
+
 
 class Here:
     """A directory in which commands run that have a terminal to ask, and no way out but a proxy that notes who calls."""
 
     def __init__(self, path, proxy):
         self.path, self.proxy = path, proxy
-        self.environment = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB", "MLFLOW", "TRACKIO", "CI"))}
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN)}
         address = f"http://127.0.0.1:{proxy.getsockname()[1]}"
         for name in ("http_proxy", "https_proxy", "all_proxy"):
             self.environment |= {name: address, name.upper(): address}
-        self.environment |= {
-            "HOME": str(path),
-            "TRACKIO_DIR": str(path / "trackio"),
-            "PYTHONPATH": os.getcwd(),
-            "no_proxy": "",
-            "NO_PROXY": "",
-        }
+        self.environment |= {"HOME": str(path), "TRACKIO_DIR": str(path / "trackio"), "PYTHONPATH": os.getcwd()}
+        self.environment |= {"no_proxy": "", "NO_PROXY": ""}
 
     def python(self, *words):
         """Standard output of a program that ends well."""
