@@ -242,6 +242,7 @@ def capture_by_dynamo(step: Callable[..., Any], leaves: list[Any], spec: Any, do
 def _refuse_random_functions(graph: fx.GraphModule) -> None:
     """The same for a graph of Dynamo, whose nodes are functions rather than operators."""
     hidden = {torch.rand_like, torch.randn_like, torch.randint_like, torch.normal}
+    hidden |= {torch.rand, torch.randn, torch.randint, torch.randperm}  # before torch 2.13
     for node in graph.graph.nodes:
         if node.target in hidden:
             raise CaptureError(

@@ -82,7 +82,7 @@ def _combine(combine: CombineGradients | None, terms: list[Tree], weights: list[
     if scale is not None:
         terms = [tree.map(lambda g: g / scale.to(g.dtype), one) for one in terms]
     found = combine(terms, weights)
-    if tree.structure(found) != tree.structure(terms[0]):
+    if tree.paths(found) != tree.paths(terms[0]):
         raise ValueError(
             f"combine_gradients: expected a tree with the leaves {', '.join(tree.paths(terms[0]))}, as each of the gradients has, "
             f"got {', '.join(tree.paths(found))}"

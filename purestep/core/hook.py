@@ -8,9 +8,11 @@ import enum
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from ..errors import HookError
+from . import tree
 from .loss import LossOutput
 from .state import Counters
 from .tree import Tree
@@ -176,10 +178,18 @@ def run_hooks(
     return states, ctx
 
 
+def _is_same(one: Any, other: Any) -> bool:
+    if not torch.compiler.is_dynamo_compiling():
+        return one is other
+    # Dynamo of torch 2.11 cannot tell whether two dicts are one, but whether two tensors are
+    leaves, others = tree.leaves(one), tree.leaves(other)
+    return len(leaves) == len(others) and all(a is b for a, b in zip(leaves, others, strict=True))
+
+
 def _check_replacements(hook: Hook, stage: Stage, before: StepContext, after: StepContext, cut: bool) -> None:
     if not isinstance(after, StepContext):
         raise HookError(f"hook {hook.name!r} at {stage.name} returned {type(after).__name__}; expected (hook state, context)")
-    touched = {name for name in _FIELDS if getattr(after, name) is not getattr(before, name)}
+    touched = {name for name in _FIELDS if not _is_same(getattr(after, name), getattr(before, name))}
     if illegal := sorted(touched - MAY_REPLACE[stage] - {"metrics"}):
         may = sorted(MAY_REPLACE[stage] | {"metrics"})
         raise HookError(f"hook {hook.name!r} at {stage.name} replaced {', '.join(illegal)}; it may replace {', '.join(may)}")

@@ -129,7 +129,7 @@ def _full_update(optimizer: GradientTransform, gradient: Gradient, state: TrainS
         before = [trainable, state.opt_state, tree.map(lambda u: torch.full_like(u, -0.0), updates)]
         new, opt_state, updates = put_back(idle, trainable, before, [new, opt_state, updates])
     if isinstance(result, Gated):
-        gathers = bool(_head(optimizer, state.opt_state)[1])
+        gathers = len(_head(optimizer, state.opt_state)[1]) > 0
         gathered = functools.partial(_gathered, optimizer, gradient.grads, state, trainable, extras) if gathers else None
         return _Update(new, opt_state, updates, result.apply, result.reject, gathered)
     return _Update(new, opt_state, updates, None, None)

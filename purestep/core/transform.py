@@ -134,7 +134,7 @@ def check_needs(name: str, needs: frozenset[str], extra: Mapping[str, Any]) -> N
     Raises:
         TransformError: Naming all that are missing.
     """
-    if missing := sorted(needs - extra.keys()):
+    if missing := sorted(needs.difference(extra)):
         raise TransformError(f"{name} needs {', '.join(missing)}: pass {', '.join(f'{key}=...' for key in missing)} to update")
 
 

@@ -101,6 +101,7 @@ def test_a_function_gives_the_same_numbers_eager_traced_and_mapped(name):
     assert close(mapped[1], draw(KEY + 1, X))
 
 
+@pytest.mark.skipif(torch.__version__ < "2.13", reason="Dynamo of older torch hides torch.rand and the like; capture='dynamo' refuses them")
 @pytest.mark.parametrize("name", SUPPORTED)
 def test_a_function_gives_the_same_numbers_under_dynamo(name):
     torch._dynamo.reset()
