@@ -3,7 +3,7 @@
 Functions that draw are replaced by keyed ones from `rng.py`; composite functions of `torch.nn.functional` that call dropout inside
 run with the mode still on; everything else that would draw from a global generator is refused by name. What is beyond the reach of a mode
 (operators called as `torch.ops.aten...`; under `torch.compile` also `rand_like`, `randn_like`, `randint_like` and `torch.normal`, which
-Dynamo hides) is refused by `ps.compile`, which looks at the graph.
+Dynamo hides; before torch 2.13 `rand`, `randn`, `randint` and `randperm` too) is refused by `ps.compile`, which looks at the graph.
 """
 
 import itertools
