@@ -3,11 +3,16 @@
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
+from torch._dynamo.source import ConstantSource
+from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+
+from .outlining import outline
 
 Backend = Literal["inductor", "aot_eager", "eager"]
 BACKENDS: tuple[str, ...] = get_args(Backend)
@@ -24,11 +29,40 @@ class Compiler:
     """Whether leaves that are updated alike share a buffer."""
 
 
-def compile_graph(graph: Any, example: list[Tensor], compiler: Compiler) -> tuple[Callable[..., Any], str]:
-    """A callable of the graph's inputs, and what the cache had: `"hit"`, `"miss"`, `"bypass"`, or nothing where there is none.
+def compile_graph(graph: fx.GraphModule, example: list[Tensor], compiler: Compiler) -> tuple[Callable[..., Any], str, int]:
+    """A callable of the graph's inputs, what the cache had, and how often the callable calls code that serves many leaves.
 
+    The cache had a `"hit"`, a `"miss"`, a `"bypass"`, or nothing where there is none.
     The graph holds its backward already, so nothing may record gradients around it.
     """
+    program = outline(graph)
+    if program is None:
+        return *_compile(graph, example, compiler), 0
+    runs, found = [], []
+    for number, stage in enumerate(program.stages):
+        operands = _of_any_length(stage.operands) if stage.is_shared else example if number == 0 else [_empty(x) for x in stage.operands]
+        run, how = _compile(stage.graph, operands, compiler)
+        runs.append(run)
+        found.append(how)
+    worst = next((how for how in ("bypass", "miss", "hit") if how in found), "")
+    return program.link(runs), worst, program.count()
+
+
+def _empty(x: Tensor) -> Tensor:
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
+def _of_any_length(operands: Sequence[Tensor]) -> list[Tensor]:
+    """Stand-ins of one dimension, all of one length that is not known; scalars stay scalars."""
+    env = ShapeEnv()
+    length = env.create_symintnode(
+        env.create_symbol(4096, ConstantSource("length"), DimDynamic.DYNAMIC, None), hint=4096, source=ConstantSource("length")
+    )
+    with FakeTensorMode(shape_env=env):
+        return [torch.empty(() if x.ndim == 0 else (length,), dtype=x.dtype, device=x.device) for x in operands]
+
+
+def _compile(graph: fx.GraphModule, example: list[Tensor], compiler: Compiler) -> tuple[Callable[..., Any], str]:
     if compiler.backend == "eager":
         return graph, ""
     with torch.no_grad():
@@ -43,15 +77,14 @@ def _by_inductor(graph: Any, example: list[Tensor], cache: str | os.PathLike | N
     from torch._dynamo.utils import counters
     from torch._inductor.compile_fx import compile_fx
     from torch._inductor.runtime.cache_dir_utils import temporary_cache_dir
-    from torch._subclasses import FakeTensorMode
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     # without a shape environment both caches of compiled code, AOTAutograd's and inductor's, are passed by
-    context = torch._guards.TracingContext(FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True))
+    mode = next((x.fake_mode for x in example if isinstance(x, FakeTensor)), None)
+    context = torch._guards.TracingContext(mode or FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True))
     before = dict(counters["inductor"])
     with torch._guards.tracing(context), temporary_cache_dir(os.fspath(cache)) if cache is not None else contextlib.nullcontext():
         # the key of our own cache has checked sizes and strides already
-        compiled = compile_fx(graph, example, config_patches={"size_asserts": False}, ignore_shape_env=True)
+        compiled = compile_fx(graph, example, config_patches={"size_asserts": False}, ignore_shape_env=mode is None)
     found = (
         how for how in ("hit", "miss", "bypass") if counters["inductor"][f"fxgraph_cache_{how}"] > before.get(f"fxgraph_cache_{how}", 0)
     )

@@ -70,7 +70,7 @@ def capture_by_trace(step: Callable[..., Any], leaves: list[Any], spec: Any, don
         graph, flat_storage = flatten_storage(graph, inputs)
         buffers, inputs = flat_storage.pack(inputs)
         inputs = [*buffers, *(inputs[i] for i in flat_storage.others)]
-    run, cache = compile_graph(graph, inputs, compiler)
+    run, cache, shared = compile_graph(graph, inputs, compiler)
     given = _given(len(leaves), positions, flat_storage)
 
     def call(leaves: list[Any], state: Any, buffers: list[Tensor]) -> Any:

@@ -7,17 +7,15 @@ are.
 """
 
 import dataclasses
-import operator
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from .elementwise import SECRET_WRITERS, elementwise, has_shape, is_part, is_pointwise
+
 aten = torch.ops.aten
-# these move the statistics they are given, though their schemas do not say so
-_SECRET_WRITERS = {aten.native_batch_norm.default, aten.cudnn_batch_norm.default, aten.miopen_batch_norm.default}
-_OVERLOADS = {"Scalar": "Scalar", "List": "Tensor", "Tensor": "Tensor", "default": "default"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,44 +83,16 @@ def _expression(node: Any) -> Any:
         return repr(node)
     if _changes(node):
         return "leaf"
-    if _is_part(node):
+    if is_part(node):
         return node.args[0]
-    if _is_pointwise(node):
+    if is_pointwise(node):
         same = node.meta["val"].shape
-        return (node.target, *(_expression(arg) if _has_shape(arg, same) else arg for arg in node.args))
+        return (node.target, *(_expression(arg) if has_shape(arg, same) else arg for arg in node.args))
     return "leaf"
 
 
 def _changes(node: fx.Node) -> bool:
-    return any(user.target in _SECRET_WRITERS for user in node.users)
-
-
-def _is_part(node: Any) -> bool:
-    """Whether a value is one of those of a `_foreach` operation that has an element-wise form."""
-    return isinstance(node, fx.Node) and node.target is operator.getitem and _elementwise(node.args[0]) is not None
-
-
-def _elementwise(node: Any) -> Any:
-    """The element-wise operation that a `_foreach` operation applies to each leaf, or None."""
-    name: Any = node.target._schema.name if isinstance(node.target, torch._ops.OpOverload) else ""
-    if not name.startswith("aten::_foreach_") or node.kwargs:
-        return None
-    packet, overload = getattr(aten, name.removeprefix("aten::_foreach_"), None), _OVERLOADS.get(node.target._overloadname, "")
-    return getattr(packet, overload) if packet is not None and overload in packet.overloads() else None
-
-
-def _is_pointwise(node: fx.Node) -> bool:
-    target = node.target
-    return (
-        isinstance(target, torch._ops.OpOverload)
-        and torch.Tag.pointwise in target.tags
-        and not target._schema.is_mutable
-        and not node.kwargs
-    )
-
-
-def _has_shape(node: Any, shape: Any) -> bool:
-    return isinstance(node, fx.Node) and isinstance(node.meta.get("val"), Tensor) and node.meta["val"].shape == shape
+    return any(user.target in SECRET_WRITERS for user in node.users)
 
 
 class _Joiner:
@@ -186,25 +156,25 @@ class _Joiner:
         return self.joined[values]
 
     def _parts(self, values: tuple[fx.Node, ...]) -> fx.Node | None:
-        if not all(map(_is_part, values)) or len({value.args[0] for value in values}) > 1:
+        if not all(map(is_part, values)) or len({value.args[0] for value in values}) > 1:
             return None
         source, shapes = values[0].args[0], [value.meta["val"].shape for value in values]
         rows = [[arg[v.args[1]] for v in values] if isinstance(arg, list | tuple) else arg for arg in source.args]  # type: ignore[union-attr, index]
         if not _one_dtype(values, rows) or not all(
-            _has_shape(x, s) for row in rows if isinstance(row, list) for x, s in zip(row, shapes, strict=True)
+            has_shape(x, s) for row in rows if isinstance(row, list) for x, s in zip(row, shapes, strict=True)
         ):
             return None
         args = tuple(self.join(tuple(row)) if isinstance(row, list) else row for row in rows)
-        return self.graph.call_function(_elementwise(source), args)
+        return self.graph.call_function(elementwise(source), args)
 
     def _pointwise(self, values: tuple[fx.Node, ...]) -> fx.Node | None:
         first: Any = values[0]
-        if not all(_is_pointwise(v) and v.target is first.target and len(v.args) == len(first.args) for v in values):
+        if not all(is_pointwise(v) and v.target is first.target and len(v.args) == len(first.args) for v in values):
             return None
         rows: list[Any] = []
         for i in range(len(first.args)):
             column = [v.args[i] for v in values]
-            if all(_has_shape(x, v.meta["val"].shape) for x, v in zip(column, values, strict=True)):
+            if all(has_shape(x, v.meta["val"].shape) for x, v in zip(column, values, strict=True)):
                 rows.append(column)
             elif all(x is column[0] or (not isinstance(x, fx.Node) and x == column[0]) for x in column) and _is_scalar(column[0]):
                 rows.append(column[0])
