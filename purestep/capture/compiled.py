@@ -16,7 +16,7 @@ from ..core.state import check_not_consumed, mark_consumed
 from ..core.step import form_at
 from ..errors import RecompileError
 from .backends import BACKENDS, Backend, Compiler
-from .donation import give, remember
+from .donation import Call, give, remember
 from .graph import CaptureRecord, Graph
 from .key import difference, kind, surroundings
 from .recording import capture_by_dynamo, capture_by_trace
@@ -93,17 +93,19 @@ class Compiled:
         elif self._donate or hasattr(self._step, "at"):
             raise TypeError("compiled step: give the state as the first positional argument")
         step = form_at(self._step, args[0]) if args else self._step
-        leaves, spec = tree.flatten((args, kwargs))
-        form = (step, spec, surroundings())
         if not self._donate:
-            return self._graph(form, leaves).run(leaves, None, [])
+            leaves, spec = tree.flatten((args, kwargs))
+            return self._graph((step, spec, surroundings()), leaves).run(leaves, None, [])
         state = args[0]
+        rest, rest_spec = tree.flatten((args[1:], kwargs))
+        call = Call(self, step, surroundings(), rest_spec, [kind(leaf) for leaf in rest])
         origin = getattr(state, "_origin", None)
-        if origin is None or not origin.fits(self, form, leaves):
-            graph = self._graph(form, leaves)
-            state, origin = give(state, leaves, self, form, graph)
+        if origin is None or not origin.fits(call, state):
+            leaves, spec = tree.flatten((args, kwargs))
+            graph = self._graph((step, spec, call.around), leaves)
+            state, origin = give(state, leaves[: len(leaves) - len(rest)], call, graph)
         try:
-            result = origin.graph.run([*origin.leaves, *leaves[len(origin.leaves) :]], state, origin.buffers)
+            result = origin.graph.run([*origin.leaves, *rest], state, origin.buffers)
         finally:  # a graph that fails half-way, out of memory, may have overwritten a part of it
             mark_consumed(args[0])
         remember(result[0], origin)

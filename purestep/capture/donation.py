@@ -1,15 +1,16 @@
 """What a state must be like before its memory is given away, and what its successor remembers."""
 
 import dataclasses
+from collections.abc import Iterator
+from itertools import chain
 from operator import is_
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from ..core import tree
 from ..errors import CaptureError
 from .graph import Graph
-from .key import kind
 
 
 def check_own_memory(state: Any) -> None:
@@ -18,7 +19,8 @@ def check_own_memory(state: Any) -> None:
     Raises:
         CaptureError: Naming the leaves.
     """
-    if getattr(state, "_origin", None) is not None:
+    origin: Origin | None = getattr(state, "_origin", None)
+    if origin is not None and origin.is_of(state):
         return
     seen: dict[int, str] = {}
     for path, leaf in tree.items(state):
@@ -31,27 +33,39 @@ def check_own_memory(state: Any) -> None:
             raise CaptureError(f"donate=True: {path} and {other} share memory; pass ps.tree.clone(state), in which each has its own")
 
 
+class Call(NamedTuple):
+    """What decides, beside the state, which graph a call runs."""
+
+    owner: Any
+    step: Any
+    around: tuple
+    """The surroundings."""
+    spec: Any
+    """Structure of the arguments after the state."""
+    kinds: list[tuple]
+    """Kinds of their leaves."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
 class Origin:
     """What a state that came out of a donating step remembers, so that the next call need not look at each leaf again."""
 
-    owner: Any
-    key: tuple
-    """Step, structure and surroundings of the call."""
+    call: Call
     leaves: list[Tensor]
     """Those of the state: the same tensors before and after."""
-    rest: list[tuple]
-    """Kinds of the leaves of the other arguments."""
     graph: Graph
     buffers: list[Tensor]
     """Those of which the leaves are views, with flat storage."""
+    contents: "Contents | None"
+    """Of the state; None if it has containers of unknown kinds."""
 
-    def fits(self, owner: Any, key: tuple, leaves: list[Any]) -> bool:
-        """Whether a call with these leaves runs the same graph; the structure, which is compared, says how many there are."""
-        if self.owner is not owner or self.graph.guard is not None or self.key != key:
-            return False
-        count = len(self.leaves)
-        return all(map(is_, self.leaves, leaves)) and [kind(leaf) for leaf in leaves[count:]] == self.rest
+    def fits(self, call: Call, state: Any) -> bool:
+        """Whether this call runs the same graph on the same leaves."""
+        return self.graph.guard is None and self.call == call and self.is_of(state)
+
+    def is_of(self, state: Any) -> bool:
+        """Whether a state holds for certain what it was returned with."""
+        return self.contents is not None and self.contents.are_those_of(state)
 
     def holds(self, leaves: list[Any], graph: Graph) -> bool:
         """Whether these leaves live in the buffers that another graph wants."""
@@ -66,16 +80,14 @@ def _nothing() -> None:
     return None
 
 
-def give(state: Any, leaves: list[Any], owner: Any, key: tuple, graph: Graph) -> tuple[Any, Origin]:
+def give(state: Any, own: list[Any], call: Call, graph: Graph) -> tuple[Any, Origin]:
     """Get a state ready whose memory a graph will overwrite: its own memory, or, with flat storage, buffers.
 
     The state is copied into buffers, unless another graph with the same buffers made it.
 
     Args:
-        leaves: Of all arguments, those of the state first.
+        own: The leaves of the state.
     """
-    spec = tree.structure(state)
-    own, rest = leaves[: spec.num_leaves], [kind(leaf) for leaf in leaves[spec.num_leaves :]]
     buffers: list[Tensor] = []
     before: Origin | None = getattr(state, "_origin", None)
     if graph.flat is None:
@@ -87,8 +99,44 @@ def give(state: Any, leaves: list[Any], owner: Any, key: tuple, graph: Graph) ->
         # a copy of the rest too: its leaves may share memory
         held = {i for group in graph.flat.groups for i in group}
         own = [leaf if i in held else leaf.clone() for i, leaf in enumerate(own)]
-        state = tree.unflatten(spec, own)
-    return state, Origin(owner, key, own, rest, graph, buffers)
+        state = tree.unflatten(tree.structure(state), own)
+    return state, Origin(call, own, graph, buffers, _contents(state))
+
+
+@dataclasses.dataclass(frozen=True, eq=False, slots=True)
+class Contents:
+    """What is in the containers of a state that somebody might write to, and in itself; its other containers are immutable."""
+
+    fields: list[Any]
+    dicts: list[dict]
+    lists: list[list]
+    sizes: list[int]
+    held: list[Any]
+
+    def are_those_of(self, state: Any) -> bool:
+        """Whether a state has the same containers, with the very same objects at the same places."""
+        return (
+            all(map(is_, self.fields, state.__dict__.values()))
+            and [*map(len, self.dicts), *map(len, self.lists)] == self.sizes
+            and all(map(is_, self.held, _held(self.dicts, self.lists)))
+        )
+
+
+def _contents(state: Any) -> Contents | None:
+    nodes = tree.nodes(state)
+    if not _is_frozen(state) or not all(type(x) in (dict, list) or isinstance(x, Tensor | tuple | None) or _is_frozen(x) for x in nodes):
+        return None
+    dicts, lists = [x for x in nodes if type(x) is dict], [x for x in nodes if type(x) is list]
+    fields = [getattr(state, field.name) for field in dataclasses.fields(state)]
+    return Contents(fields, dicts, lists, [*map(len, dicts), *map(len, lists)], list(_held(dicts, lists)))
+
+
+def _held(dicts: list[dict], lists: list[list]) -> Iterator[Any]:
+    return chain(chain.from_iterable(dicts), chain.from_iterable(map(dict.values, dicts)), chain.from_iterable(lists))
+
+
+def _is_frozen(x: Any) -> bool:
+    return dataclasses.is_dataclass(x) and getattr(type(x), "__dataclass_params__").frozen and hasattr(x, "__dict__")  # noqa: B009
 
 
 def remember(state: Any, origin: Origin) -> None:

@@ -76,6 +76,7 @@ def build_step(
     # Leaves that the loss does not reach, once they are found: a fact about the program, like a compilation cache. Dynamo cannot find
     # them, so a step that it traces relies on what an earlier call outside it has noted.
     known: set[str] = set()
+    names = part_names(optimizer.parts)
 
     def run(update: Callable[..., _Update], state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
         check_state(state, "step")
@@ -109,7 +110,7 @@ def build_step(
         return run(_waiting_update, state, batch)
 
     def at(state: TrainState) -> Step:
-        return waiting_step if _waits(optimizer, state) else step
+        return waiting_step if _waits(names, state) else step
 
     step.at, step.of = at, step  # type: ignore[attr-defined]
     return step
@@ -151,12 +152,11 @@ def _waiting_update(
     return _Update(trainable, {**state.opt_state, **new}, silent, scalar_like(trainable, False, torch.bool), result.reject)
 
 
-def _waits(optimizer: GradientTransform, state: TrainState) -> bool:
-    if state.seed.device.type != "cpu":  # elsewhere the question would wait for the device
-        return False
-    head, opt_state = _head(optimizer, state.opt_state)
-    # whatever the gates before it say, the window stays open
-    return bool(opt_state) and opt_state[part_names(head.parts)[-1]].waits()
+def _waits(names: Sequence[str], state: TrainState) -> bool:
+    """Whether a window stays open, whatever the gates before it say; `names` are those of the parts of the chain."""
+    windows = [part for part in map(state.opt_state.get, names) if hasattr(part, "waits")] if names else []
+    # on another device the question would wait for it
+    return bool(windows) and state.seed.device.type == "cpu" and windows[-1].waits()
 
 
 def _head(optimizer: GradientTransform, opt_state: Any) -> tuple[GradientTransform, dict[str, Any]]:

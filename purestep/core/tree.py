@@ -34,6 +34,13 @@ def leaves(tree: Tree) -> list[Any]:
     return optree.tree_leaves(tree, namespace=NAMESPACE)
 
 
+def nodes(tree: Tree) -> list[Any]:
+    """List the containers and the leaves, each before what is in it."""
+    found: list[Any] = []
+    optree.tree_leaves(tree, is_leaf=found.append, none_is_leaf=False, namespace=NAMESPACE)
+    return found
+
+
 def flatten(tree: Tree) -> tuple[list[Any], Any]:
     """Split a tree into leaves and a structure that `unflatten` understands."""
     return optree.tree_flatten(tree, namespace=NAMESPACE)

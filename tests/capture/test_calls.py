@@ -4,12 +4,14 @@ import copy
 import dataclasses
 import pickle
 import weakref
+from collections import OrderedDict
+from typing import NamedTuple
 
 import pytest
 import torch
 
 import purestep as ps
-from purestep.errors import ConsumedStateError, RecompileError
+from purestep.errors import CaptureError, ConsumedStateError, RecompileError
 from purestep.testing import assert_trees_equal
 from tests.examples_of_models import batches, run, training
 
@@ -38,6 +40,113 @@ def test_a_leaf_of_another_dtype_put_into_the_state_by_hand_is_another_capture()
     state.params["w"] = torch.full((2,), 8.0, dtype=torch.float64)
     with pytest.raises(RecompileError, match=r"params\.w was float32\[2\] on cpu, is float64\[2\] on cpu"):
         step(state, torch.ones(2))
+
+
+@ps.tree.node
+class Slots:
+    """A state of containers, some of which can be written to."""
+
+    first: dict
+    second: dict
+    rest: tuple | list | dict
+
+
+def slots(rest):
+    return Slots({"a": torch.ones(2), "b": torch.ones(1)}, {"c": torch.zeros(2)}, rest)
+
+
+def add(state, x):
+    return ps.tree.map(lambda leaf: leaf + x, state), {}
+
+
+def put(state):
+    state.first["a"] = torch.full((2,), 8.0)
+
+
+def rename(state):
+    state.first["d"] = state.first.pop("b")
+
+
+def move(state):
+    last = state.second.pop("c")
+    state.second.update(b=state.first.pop("b"), c=last)
+
+
+def insert(state):
+    state.second["d"] = torch.ones(2)
+
+
+def put_deeper(state):
+    state.rest[0]["e"] = torch.full((2,), 8.0)
+
+
+def append(state):
+    state.rest.append(torch.ones(3))
+
+
+CHANGES = {
+    put: (),
+    rename: (),
+    move: (),
+    insert: (),
+    put_deeper: ({"e": torch.ones(2)},),
+    append: [torch.ones(2)],
+}
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_whatever_is_changed_in_a_state_by_hand_is_noticed(change):
+    step = captured(add, on_recompile="ignore")
+    state, _ = step(slots(ps.tree.clone(CHANGES[change])), torch.ones(()))
+    assert state._origin.is_of(state)
+    change(state)
+    expected, _ = add(state, torch.ones(()))
+    assert_trees_equal(step(state, torch.ones(()))[0], expected)
+
+
+def test_a_dict_that_is_not_a_plain_one_is_looked_at_anew():
+    step = captured(add)
+    state, _ = step(slots(OrderedDict(e=torch.ones(2), f=torch.ones(2))), torch.ones(()))
+    state.rest["g"] = state.rest.pop("e")
+    expected, _ = add(state, torch.ones(()))
+    with pytest.warns(UserWarning, match="the structure of the arguments changed"):
+        assert_trees_equal(step(state, torch.ones(()))[0], expected)
+
+
+class Named(NamedTuple):
+    state: Slots
+    metrics: dict
+
+
+def test_a_state_that_was_put_together_anew_is_watched_where_it_lives_now():
+    step = captured(lambda state, x: Named(*add(state, x)))
+    state = step(slots(()), torch.ones(())).state
+    state = step(state, torch.ones(())).state
+    put(state)
+    assert step(state, torch.ones(())).state.first["a"].tolist() == [9.0, 9.0]
+
+
+def test_a_state_with_a_part_replaced_is_noticed():
+    step = captured(add, on_recompile="error")
+    state, _ = step(slots(()), torch.ones(()))
+    state = dataclasses.replace(state, second={"c": torch.full((2,), 8.0)})
+    assert step(state, torch.ones(()))[0].second["c"].tolist() == [9.0, 9.0]
+
+
+def test_leaves_of_a_returned_state_that_were_made_to_share_memory_are_refused():
+    step = captured(add)
+    state, _ = step(slots(()), torch.ones(()))
+    state.second["c"] = state.first["a"]
+    with pytest.raises(CaptureError, match=r"second\.c and first\.a share memory"):
+        step(state, torch.ones(()))
+
+
+def test_a_training_state_is_trusted_until_it_is_written_to():
+    tr = training(optimizer=ps.chain(ps.clip_by_global_norm(1.0), ps.adamw(0.1)), hooks=(ps.hooks.ema(0.9),))
+    state, _ = captured(tr.step)(tr.init(), batches(1)[0])
+    assert state._origin.is_of(state)
+    state.hook_state["other"] = torch.ones(())
+    assert not state._origin.is_of(state)
 
 
 def test_a_batch_of_another_size_or_value_is_another_capture_and_the_first_is_used_again():
