@@ -56,9 +56,9 @@ def _one(annotation: Any) -> tuple[str, Any] | None:
     if annotation is torch.dtype:
         return "text", Literal[tuple(DTYPES)]
     if annotation == Schedule:
-        return "object", ForwardRef("ScheduleSpec")
+        return "object", ForwardRef("ScheduleOrTarget")
     if annotation is GradientTransform:
-        return "object", ForwardRef("UpdateSpec")
+        return "object", ForwardRef("UpdateOrTarget")
     return _generic(typing.get_origin(annotation), typing.get_args(annotation))
 
 

@@ -58,7 +58,7 @@ def build(spec: Spec, *, trust: Sequence[str] = ()) -> Pieces:
     frames = frames_of(data, data.paths, data.split, cutoff)
     joined = _collate(data, frames)
     batches = Loader(frames, data.batch_size, seed=runtime.seed, shuffle=data.shuffle, collate=joined, last=data.last)
-    return Pieces(training, batches, _validation(spec, cutoff))
+    return Pieces(training, batches, _validation(spec, cutoff, trust))
 
 
 def make_model(spec: Spec, trust: Sequence[str] = ()) -> torch.nn.Module:
@@ -121,7 +121,7 @@ def _collate(data: Dataset, frames: Any) -> Callable[..., Any]:
     return functools.partial(collate, pad_to=plan_padding(frames, data.batch_size, num_sizes=data.padded_sizes))
 
 
-def _validation(spec: Spec, cutoff: float) -> Validation | None:
+def _validation(spec: Spec, cutoff: float, trust: Sequence[str]) -> Validation | None:
     data = spec.dataset
     if not data.validation_paths and data.validation_split is None:
         return None
@@ -132,7 +132,7 @@ def _validation(spec: Spec, cutoff: float) -> Validation | None:
         every_n_steps=settings.every_n_steps,
         every_n_epochs=settings.every_n_epochs,
         use_ema=settings.use_ema,
-        metrics=make_metrics(spec),
+        metrics=make_metrics(spec, trust),
     )
 
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import torch
 
 from .envelope import Spec
-from .families import Model
 from .own_parts import has_parts
 from .parts import learning_rate_curve
 from .problems import Problem
@@ -37,9 +36,9 @@ def _whole_stores(spec: Spec) -> Iterator[Problem]:
 
 def _averages_of_the_beginning(spec: Spec, steps: int) -> Iterator[Problem]:
     for place, hook in enumerate(spec.strategy.hooks):
-        if getattr(hook, "kind", None) != "ema" or hook.debias or hook.start_step or isinstance(hook.decay, Model):  # type: ignore[union-attr]
+        if getattr(hook, "kind", None) != "ema" or hook.debias or hook.start_step or not isinstance(hook.decay, float):
             continue
-        left = hook.decay ** (steps // hook.update_every)  # type: ignore[union-attr]
+        left = hook.decay ** (steps // hook.update_every)
         if left > _MOST_INITIAL:
             message = f"after {steps:,} updates {100 * left:.0f} % of the average are still the initial weights; debias, or a smaller decay"
             yield Problem("PS315", f"/strategy/hooks/{place}", message)

@@ -11,16 +11,16 @@ from ..distributed.batch_norm import Statistics
 from ..distributed.parallel import Sharded
 from ..training import Precision
 from .annotations import sort_of
-from .families import MetricSpec, Model, ScheduleSpec
+from .families import HookOrTarget, LossOrTarget, MetricOrTarget, Model, ScheduleOrTarget, UpdateOrTarget
 from .sinks import Sink
-from .target import Hook, Loss, Target, Update
+from .target import Target
 
 VERSION = 1
 """The version of the spec that this package reads and writes."""
 
 Name = Annotated[str, StringConstraints(min_length=1)]
 Rate = Annotated[
-    Annotated[float, Tag("number")] | Annotated[ScheduleSpec, Tag("object")] | Annotated[None, Tag("null")], Discriminator(sort_of)
+    Annotated[float, Tag("number")] | Annotated[ScheduleOrTarget, Tag("object")] | Annotated[None, Tag("null")], Discriminator(sort_of)
 ]
 Deterministic = Annotated[Annotated[bool, Tag("true or false")] | Annotated[Literal["warn"], Tag("text")], Discriminator(sort_of)]
 
@@ -78,7 +78,7 @@ class ValidationSettings(Model):
     """Frames of a batch; the result does not depend on it."""
     use_ema: bool = True
     """Evaluate averaged weights, if a hook averages them."""
-    metrics: tuple[MetricSpec, ...] = ()
+    metrics: tuple[MetricOrTarget, ...] = ()
     """What is measured besides the loss."""
 
 
@@ -111,11 +111,11 @@ class Strategy(Model):
 
     model_specs: dict[Name, Target] = Field(default_factory=dict)
     """The model, by name."""
-    loss: tuple[Loss, ...] = Field(min_length=1)
+    loss: tuple[LossOrTarget, ...] = Field(min_length=1)
     """Terms that are added, each with its weight."""
     normalize_weights: bool = True
     """Divide the weights of the terms by their sum."""
-    update: tuple[Update, ...] = Field(min_length=1)
+    update: tuple[UpdateOrTarget, ...] = Field(min_length=1)
     """What happens to the gradients, in this order; an optimizer comes last."""
     schedule: Rate = None
     """The learning rate of the parts of `update` that do not give one: a number, or a schedule of the updates so far."""
@@ -133,7 +133,7 @@ class Strategy(Model):
     """Patterns of the parameters that are trained."""
     frozen: tuple[Name, ...] = ()
     """Patterns of parameters that are not, though `trainable` has them."""
-    hooks: tuple[Hook, ...] = ()
+    hooks: tuple[HookOrTarget, ...] = ()
     """Pure hooks of the step, in this order."""
 
 

@@ -23,6 +23,7 @@ from ..schedules import SCHEDULES
 from ..transforms import TRANSFORMS
 from .annotations import sort_of, translate
 from .selections import SELECTIONS
+from .target import Target, or_target
 
 
 class Model(BaseModel):
@@ -132,3 +133,17 @@ LossSpec: Any = _choice("LossSpec", MODELS["loss"])
 WeightSpec: Any = _choice("WeightSpec", MODELS["weight"])
 HookSpec: Any = _choice("HookSpec", MODELS["hook"])
 MetricSpec: Any = _choice("MetricSpec", MODELS["metric"])
+ScheduleOrTarget: Any = TypeAliasType("ScheduleOrTarget", or_target(ScheduleSpec))
+UpdateOrTarget: Any = TypeAliasType("UpdateOrTarget", or_target(UpdateSpec))
+HookOrTarget: Any = or_target(HookSpec)
+MetricOrTarget: Any = or_target(MetricSpec)
+
+
+class LossTarget(Target):
+    """A term of the loss from elsewhere."""
+
+    weight: _WEIGHT = Field(1.0)
+    """Factor of the term: a number, or a schedule of one."""
+
+
+LossOrTarget: Any = or_target(LossSpec, LossTarget)

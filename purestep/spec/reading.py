@@ -14,7 +14,7 @@ from .overrides import apply
 from .parts import PartError, make_optimizer, problems_of_parts, takes_schedule
 from .problems import Problem
 from .reference_envelope import from_reference
-from .target import Target
+from .target import targets_in
 
 
 class Reading(NamedTuple):
@@ -117,7 +117,7 @@ def _contradictions(spec: Spec) -> list[Problem]:
             "give exactly one of num_steps, num_epochs and num_batches, or runtime.time_budget",
         ),
         "/strategy/schedule": (
-            strategy.schedule is not None and not any(isinstance(part, Target) or takes_schedule(part) for part in strategy.update),
+            strategy.schedule is not None and not any(any(targets_in(part)) or takes_schedule(part) for part in strategy.update),
             "no part of update takes it: each has a learning_rate of its own, or none; leave one of them out",
         ),
         "/source": (
@@ -147,7 +147,7 @@ def _contradictions(spec: Spec) -> list[Problem]:
 
 
 def _scales_loss(spec: Spec) -> bool:
-    if any(isinstance(part, Target) for part in spec.strategy.update):
+    if any(targets_in(spec.strategy.update)):
         return True  # nobody knows before it is imported; the training says so then
     try:
         return make_optimizer(spec.strategy).scale_loss is not None

@@ -26,10 +26,10 @@ from .parts import PartError, make
 from .positions import dump
 from .problems import Problem
 from .target import Target
-from .trust import HOOK, MODULE, TERM, TRANSFORM, Role, call_target, own_names
+from .trust import HOOK, METRIC, MODULE, SCHEDULE, TERM, TRANSFORM, Role, call_target, own_names
 
 _WAYS_OUT = "make it a function or class at the top of a module, or leave it out of the recipe and pass it again when the run is loaded"
-_ROLES: dict[str, Role] = {"model": MODULE, "loss": TERM, "hook": HOOK, "update": TRANSFORM}
+_ROLES: dict[str, Role] = {"model": MODULE, "loss": TERM, "hook": HOOK, "update": TRANSFORM, "schedule": SCHEDULE, "metric": METRIC}
 
 
 class Recipe:
@@ -215,7 +215,7 @@ def from_spec(part: Any, family: str, *, trust: Sequence[str] = ()) -> Any:
     if kind not in MODELS.get(family, {}):
         raise SpecError(f"{part!r} is no {family}: expected an object with a kind of that family, or a cls_path")
     try:
-        return make(_validated(MODELS[family][kind], part), "")
+        return make(_validated(MODELS[family][kind], part), "", trust=trust)
     except PartError as error:
         raise SpecError(error.problem.text()) from error
 

@@ -53,11 +53,12 @@ def summarize(spec: Spec, trust: Sequence[str] = (), width: int = 64) -> Summary
         "models": {name: _model(target.cls_path, trust) for name, target in strategy.model_specs.items()},
         "update": [text_of(part) for part in strategy.update],
         "loss": _loss(strategy),
+        "schedule": _plain(strategy.schedule) if strategy.schedule is not None else None,
         "hooks": [text_of(part) for part in strategy.hooks],
         "trainable": list(strategy.trainable),
         "frozen": list(strategy.frozen),
         "data": {"paths": list(data.paths), "split": data.split, "frames": num_frames, "batch_size": data.batch_size},
-        "validation": {"paths": list(data.validation_paths or data.paths), "split": data.validation_split} if _validates(spec) else None,
+        "validation": _validation(spec) if _validates(spec) else None,
         "ends_earlier": _ends(spec),
         "output": {
             "run_dir": spec.output.run_dir,
@@ -97,7 +98,7 @@ def text_of(part: Model | Target, leave_out: Sequence[str] = ()) -> str:
 
 
 def _plain(value: Any) -> str:
-    if isinstance(value, Model):
+    if isinstance(value, Model | Target):
         return text_of(value)
     if isinstance(value, tuple):
         return f"[{', '.join(map(_plain, value))}]"
@@ -129,6 +130,15 @@ def _model(cls_path: str, trust: Sequence[str]) -> str:
 
 def _validates(spec: Spec) -> bool:
     return bool(spec.dataset.validation_paths) or spec.dataset.validation_split is not None
+
+
+def _validation(spec: Spec) -> dict[str, Any]:
+    data, metrics = spec.dataset, spec.validation.metrics if spec.validation is not None else ()
+    return {
+        "paths": list(data.validation_paths or data.paths),
+        "split": data.validation_split,
+        "metrics": [text_of(metric) for metric in metrics],
+    }
 
 
 def _checkpoints(spec: Spec) -> dict[str, Any] | None:
@@ -189,7 +199,7 @@ def _warnings(spec: Spec, steps: int | None) -> Iterator[Problem]:
         yield Problem("PS312", "/dataset", message)
     if spec.output.checkpoints is None:
         yield Problem("PS302", "/output/checkpoints", "no checkpoints; a run that is interrupted is lost")
-    warmup = getattr(strategy.schedule, "warmup_steps", None)
+    warmup = getattr(strategy.schedule, "warmup_steps", None) if isinstance(strategy.schedule, Model) else None
     if warmup is not None and steps is not None and warmup >= steps:
         yield Problem(
             "PS307", "/strategy/schedule/warmup_steps", f"the warm-up of {warmup:g} updates is not over when the run ends, at {steps}"

@@ -8,22 +8,24 @@ import inspect
 import re
 import sys
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
 from .. import models
 from ..core.hook import Hook
 from ..core.loss import LossTerm
+from ..core.schedule import Schedule
 from ..core.transform import GradientTransform
 from ..errors import PurestepError, SpecError, TrustError
+from ..metrics import Metric
 from .envelope import Spec
 from .problems import Problem, nearest
-from .target import Target
+from .target import Target, targets_in
 
 GROUP = "purestep.components"
 """Entry points of this group are trusted: somebody installed the distribution that has them."""
@@ -58,26 +60,35 @@ def is_trusted(name: str, trusted: Sequence[str]) -> bool:
 class Role(NamedTuple):
     """What a target has to be at its place; nothing else is called."""
 
-    makes: type
+    makes: Any
     """What it returns, or is a class of."""
     words: str
     functions: bool
     """Whether a function that declares to return it will do."""
+    alias: Any = None
+    """The type of functions that `makes` stands for: what is declared to return it will do, and so will a class of such functions."""
 
 
 MODULE = Role(nn.Module, "a class of torch.nn.Module", False)
 TERM = Role(LossTerm, "a class of purestep.LossTerm, or a function declared to return one (`-> LossTerm`)", True)
 HOOK = Role(Hook, "a function declared to return a hook (`-> purestep.Hook`)", True)
 TRANSFORM = Role(GradientTransform, "a function declared to return a transform (`-> purestep.GradientTransform`)", True)
+SCHEDULE = Role(
+    Callable,
+    "a function declared to return a schedule (`-> purestep.schedules.Schedule`), or a class whose `__call__` declares `-> Tensor`",
+    True,
+    Schedule,
+)
+METRIC = Role(Metric, "a class of purestep.metrics.Metric, or a function declared to return one (`-> Metric`)", True)
 
 
 def targets_of(spec: Spec) -> Iterator[tuple[str, Target]]:
     """Pointer and target of everything that a spec imports."""
     strategy = spec.strategy
     yield from ((f"/strategy/model_specs/{name}", target) for name, target in strategy.model_specs.items())
-    for name in ("loss", "update", "hooks"):
-        parts = enumerate(getattr(strategy, name))
-        yield from ((f"/strategy/{name}/{i}", part) for i, part in parts if isinstance(part, Target))
+    for name in ("loss", "update", "schedule", "hooks"):
+        yield from targets_in(getattr(strategy, name), f"/strategy/{name}")
+    yield from targets_in(spec.validation.metrics if spec.validation is not None else (), "/validation/metrics")
 
 
 def check_names(spec: Spec, trusted: Sequence[str]) -> None:
@@ -132,14 +143,19 @@ def call_target(target: Target, pointer: str, trusted: Sequence[str], role: Role
 def _fits(found: Any, role: Role) -> bool:
     """Whether something is what a place asks for, as far as can be said without calling it."""
     if inspect.isclass(found):
-        return issubclass(found, role.makes)
+        return issubclass(found, role.makes) and (role.alias is None or _declared(found.__call__) is Tensor)
     if not (role.functions and inspect.isfunction(found)):
         return False
+    declared = _declared(found)
+    return (role.alias is not None and declared == role.alias) or (inspect.isclass(declared) and issubclass(declared, role.makes))
+
+
+def _declared(function: Any) -> Any:
+    """What a function says that it returns."""
     try:
-        declared = typing.get_type_hints(found).get("return")
+        return typing.get_type_hints(function).get("return")
     except (NameError, TypeError):
-        return False
-    return inspect.isclass(declared) and issubclass(declared, role.makes)
+        return None
 
 
 def _import(path: str, pointer: str) -> Any:

@@ -7,6 +7,8 @@ from torch import nn
 
 import purestep as ps
 from purestep.core.transform import GradientTransform
+from purestep.metrics import Metric
+from purestep.schedules import Schedule
 
 
 class Kept(nn.Module):
@@ -58,6 +60,37 @@ def doubling(factor: float = 2.0) -> GradientTransform:
 
 def counting(name: str = "counting") -> ps.Hook:
     return ps.hooks.loss_statistics(name=name)
+
+
+def halving(start: float, every: int = 10) -> Schedule:
+    return lambda count: start * 0.5 ** torch.div(torch.as_tensor(count, dtype=torch.float64), every, rounding_mode="floor")
+
+
+@dataclasses.dataclass(frozen=True)
+class Flat:
+    """A schedule that is an object."""
+
+    value: float = 0.01
+
+    def __call__(self, count) -> torch.Tensor:
+        return torch.full((), self.value, dtype=torch.float64)
+
+
+@dataclasses.dataclass(frozen=True)
+class Atoms(Metric):
+    """The atoms of all batches."""
+
+    prediction_key: str = "energy"
+    target_key: str = "energy"
+
+    def empty(self):
+        return {"atoms": torch.zeros((), dtype=torch.float64)}
+
+    def count(self, predictions, batch):
+        return {"atoms": torch.tensor(float(len(batch.positions)), dtype=torch.float64)}
+
+    def result(self, sums):
+        return {"atoms": sums["atoms"]}
 
 
 def undeclared():

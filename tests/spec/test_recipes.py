@@ -164,7 +164,7 @@ def test_targets_of_others_need_trust_and_have_to_be_what_they_are_taken_for():
         ({"kind": "sgd"}, "update", "'learning_rate' is missing"),
         ({"kind": "clip_by_global_norm", "max_norm": -1}, "update", "PS105"),
         (3, "loss", "is no loss"),
-        ({"cls_path": "a.B"}, "schedule", "is no schedule"),
+        ({"cls_path": "a.B"}, "weight", "is no weight"),
     ],
 )
 def test_what_is_no_recipe_of_a_family_is_refused(part, family, message):

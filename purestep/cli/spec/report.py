@@ -60,6 +60,8 @@ def _text(summary: "Summary") -> str:
         ("hooks", ", ".join(facts["hooks"]) or "none"),
         ("data", _data(facts["data"])),
         ("validation", _data(facts["validation"]) if facts["validation"] else "none"),
+        *([("metrics", ", ".join(facts["validation"]["metrics"]))] if facts["validation"] and facts["validation"]["metrics"] else []),
+        *([("schedule", facts["schedule"])] if facts["schedule"] is not None else []),
         *([("ends", " or ".join(facts["ends_earlier"]))] if facts["ends_earlier"] else []),
         ("output", f"{facts['output']['run_dir']}   checkpoints {_checkpoints(facts['output']['checkpoints'])}"),
     ]
