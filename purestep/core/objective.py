@@ -51,6 +51,8 @@ class Objective(NamedTuple):
     """Who else shares the batch."""
     report: Callable[[Any], Metrics] = lambda predictions: {}
     """Metrics out of the predictions."""
+    unreached: Callable[[tuple[str, ...]], tuple[str, ...]] = lambda found: found
+    """Paths of leaves that the latest backward pass did not come to, given those that autograd calls so."""
     combine: Callable[[Sequence[Tree], Sequence[Tensor]], Tree] | None = None
     """`combine(gradients, weights)`: one gradient out of those of the terms; None: that of the weighted sum."""
 
@@ -109,7 +111,8 @@ def gradient_over_cuts(
             loss = cut.loss.total
             return loss if optimizer.scale_loss is None else optimizer.scale_loss(loss, state.opt_state), cut
 
-        return value_and_grad(differentiated, trainable, engine)
+        gradient = value_and_grad(differentiated, trainable, engine)
+        return gradient._replace(unreached=objective.unreached(gradient.unreached))
 
     if len(cuts) == 1:
         gradient = differentiate(Share(cuts[0], 0, 1, None), state)

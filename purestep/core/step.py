@@ -17,9 +17,10 @@ from . import rng, tree
 from .by_terms import gradient_by_terms
 from .grad import Engine, Gradient, runs_transformed
 from .hook import Hook, Stage, StepContext, check_hooks, run_hooks
-from .idle import Idle, idle_leaves, put_back
+from .idle import Idle, agreed_idle, idle_leaves, put_back
 from .loss import LossOutput, as_sums
 from .objective import Cut, Metrics, Objective, cut_batch, gradient_over_cuts
+from .ranks import Ranks
 from .schedule import scalar_like
 from .state import TrainState, check_same_form, check_state, count_batch, zero_counters
 from .transform import (
@@ -36,7 +37,7 @@ from .tree import Tree
 
 Step = Callable[[TrainState, Any], tuple[TrainState, Metrics]]
 
-EXTRAS = frozenset({"value", "denominator", "counters", "key", "ranks"})
+EXTRAS = frozenset({"value", "denominator", "counters", "key", "ranks", "idle"})
 """What the step passes to the chain beside updates, state and parameters."""
 
 
@@ -85,7 +86,7 @@ def build_step(
         gradient, cut = differentiate(objective, optimizer, hooks, engine, state, cuts)
         if torch.compiler.is_dynamo_compiling():
             gradient = gradient._replace(unreached=tuple(known))
-        _warn_unreached(gradient.unreached, known)
+        _warn_unreached(gradient.unreached, known, objective.ranks)
         ctx, states = _observe_gradient(hooks, optimizer, state, cut, gradient)
         trainable, rest = objective.split(state.params)
         extras = _extras(objective, optimizer, state, cut.loss)
@@ -122,11 +123,15 @@ def form_at(step: Any, state: TrainState) -> Any:
 
 
 def _full_update(optimizer: GradientTransform, gradient: Gradient, state: TrainState, trainable: Tree, extras: dict[str, Any]) -> _Update:
-    result, opt_state = optimizer.update(gradient.grads, state.opt_state, trainable, **extras)
+    idle = _idle(optimizer, gradient.unreached, state.opt_state) if gradient.unreached else {}
+    shared = {"idle": idle} if "ranks" in extras else {}
+    result, opt_state = optimizer.update(gradient.grads, state.opt_state, trainable, **extras, **shared)
     new = apply_updates(trainable, result)
     updates = result.updates if isinstance(result, Gated) else result
-    if gradient.unreached:
-        idle = _idle(optimizer, gradient.unreached, state.opt_state)
+    if shared:
+        agreed = agreed_idle(opt_state, result.apply if isinstance(result, Gated) else None, trainable)
+        idle = idle if agreed is None else agreed
+    if idle:
         before = [trainable, state.opt_state, tree.map(lambda u: torch.full_like(u, -0.0), updates)]
         new, opt_state, updates = put_back(idle, trainable, before, [new, opt_state, updates])
     if isinstance(result, Gated):
@@ -213,10 +218,12 @@ def _extras(objective: Objective, optimizer: GradientTransform, state: TrainStat
     return extras
 
 
-def _warn_unreached(paths: tuple[str, ...], known: set[str]) -> None:
+def _warn_unreached(paths: tuple[str, ...], known: set[str], ranks: Ranks) -> None:
     if fresh := [path for path in paths if path not in known]:
         known.update(fresh)
-        warnings.warn(f"the loss does not depend on {', '.join(fresh)}: left as they are, without weight decay or momentum", stacklevel=3)
+        unless = "" if ranks.world_size == 1 else f", unless the share of another rank than {ranks.rank} reaches them"
+        text = f"the loss does not depend on {', '.join(fresh)}: left as they are, without weight decay or momentum{unless}"
+        warnings.warn(text, stacklevel=3)
 
 
 def _joined(one: Metrics, other: Metrics) -> Metrics:

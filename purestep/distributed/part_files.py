@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from ..core import tree
@@ -137,14 +138,17 @@ def restore_in_parts(read: Callable[[Mapping[str, Any]], Mapping[str, Tensor]], 
         try:
             return read(wanted)
         except StructureMismatchError:  # a run of one process knows no sum over ranks
-            return read({path: box for path, box in wanted.items() if not path.endswith("sum_over_ranks.norm")})
+            return read({path: box for path, box in wanted.items() if ".sum_over_ranks." not in path})
 
     found = ranks.together(load)
     return tree.map_with_path(lambda path, leaf: _placed(found.get(path, leaf), leaf, topology), like)
 
 
 def _placed(found: Tensor, like: Tensor, topology: Topology) -> Tensor:
-    return found.to(topology.device if like.is_meta else like.device)
+    device = topology.device if like.is_meta else like.device
+    if found.is_meta:  # not in the checkpoint: what a sum over ranks begins with
+        return torch.zeros(found.shape, dtype=found.dtype, device=device)
+    return found.to(device)
 
 
 def _offset(leaf: Tensor, cut: Cut, ranks: Ranks) -> tuple[int, ...]:

@@ -88,18 +88,25 @@ def scatter_sum(leaves: Sequence[Tensor], cuts: Cuts, ranks: Ranks) -> list[Tens
 
 
 class _Gather(torch.autograd.Function):
-    """`gather_parts`; the gradient of a part is this rank's part of the sum of all ranks' gradients of the whole."""
+    """`gather_parts`; the gradient of a part is this rank's part of the sum of all ranks' gradients of the whole.
+
+    One function for all leaves, though they travel in pieces: its way back is gone on every rank, whatever the rank's share reaches.
+    """
 
     generate_vmap_rule = False
 
     @staticmethod
-    def forward(cuts: Cuts, ranks: Ranks, *parts: Tensor) -> tuple[Tensor, ...]:
+    def forward(cuts: Cuts, ranks: Ranks, reached: set[int], *parts: Tensor) -> tuple[Tensor, ...]:
+        whole: list[Tensor] = []
+        for begin, end in _buckets(_whole_bytes(parts, ranks)):
+            whole += gather_parts(parts[begin:end], cuts[begin:end], ranks)
         # a leaf that is not cut needs an output of its own, which has a gradient of its own
-        return tuple(leaf.clone() if leaf is part else leaf for leaf, part in zip(gather_parts(parts, cuts, ranks), parts, strict=True))
+        return tuple(leaf.clone() if leaf is part else leaf for leaf, part in zip(whole, parts, strict=True))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.cuts, ctx.ranks, *_ = inputs
+        ctx.cuts, ctx.ranks, ctx.reached, *parts = inputs
+        ctx.buckets = list(_buckets(_whole_bytes(parts, ctx.ranks)))
         ctx.kinds = [(leaf.shape, leaf.dtype, leaf.device) for leaf in output]
         ctx.set_materialize_grads(False)
 
@@ -109,13 +116,19 @@ class _Gather(torch.autograd.Function):
             torch.zeros(shape, dtype=dtype, device=device) if gradient is None else gradient
             for gradient, (shape, dtype, device) in zip(gradients, ctx.kinds, strict=True)
         ]
-        own = scatter_sum(filled, ctx.cuts, ctx.ranks)
-        # a leaf that the loss does not reach is told from one whose gradient is zero
-        return None, None, *(None if gradient is None else part for gradient, part in zip(gradients, own, strict=True))
+        # a leaf that the loss does not reach here may have a gradient from elsewhere: autograd cannot tell, so it is noted
+        ctx.reached.update(i for i, gradient in enumerate(gradients) if gradient is not None)
+        own: list[Tensor] = []
+        for begin, end in ctx.buckets:
+            own += scatter_sum(filled[begin:end], ctx.cuts[begin:end], ctx.ranks)
+        return None, None, None, *own
 
 
-def gather_differentiably(parts: Sequence[Tensor], cuts: Cuts, ranks: Ranks) -> list[Tensor]:
+def gather_differentiably(parts: Sequence[Tensor], cuts: Cuts, ranks: Ranks, reached: set[int]) -> list[Tensor]:
     """Whole leaves; a gradient that comes back is added over ranks and cut.
+
+    Args:
+        reached: Where the backward pass notes the numbers of leaves that the loss of this rank depends on.
 
     Raises:
         DistributedError: While Dynamo traces, which would leave out the way back without a word.
@@ -125,14 +138,15 @@ def gather_differentiably(parts: Sequence[Tensor], cuts: Cuts, ranks: Ranks) -> 
             "parameters in parts cannot be captured by Dynamo, which leaves out how their gradients come back; use purestep.compile(step) "
             "with capture='auto' or 'trace'"
         )
-    whole: list[Tensor] = []
-    for begin, end in _buckets([part.numel() * part.element_size() * ranks.world_size for part in parts]):
-        whole += _Gather.apply(tuple(cuts[begin:end]), ranks, *parts[begin:end])
-    return whole
+    return list(_Gather.apply(tuple(cuts), ranks, reached, *parts)) if parts else []
+
+
+def _whole_bytes(parts: Sequence[Tensor], ranks: Ranks) -> list[int]:
+    return [part.numel() * part.element_size() * ranks.world_size for part in parts]
 
 
 def _buckets(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Begin and end of runs of leaves of at most so many bytes, or of a single larger leaf: whole gradients of one run live at a time."""
+    """Begin and end of runs of leaves of at most so many bytes, or of a single larger leaf, which travel together."""
     begin, held = 0, 0
     for i, size in enumerate(sizes):
         if held and held + size > _BUCKET_BYTES:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.idle import Idle, busy_flags
 from ..core.ranks import Ranks
 from ..core.schedule import scalar_like
 from ..core.transform import EmptyState, GradientTransform
@@ -30,6 +31,7 @@ class SumOverRanksState:
     """State of `sum_over_ranks`."""
 
     norm: Tensor  # 0-d float64, of the latest sum
+    idle: Tensor  # 1-d bool: which leaves no rank's share of the latest update reaches
     parts: str  # of the state of training: see `write_table`
 
     @property
@@ -42,17 +44,32 @@ def sum_over_ranks(ranks: Ranks) -> GradientTransform:
     """Add the updates of all ranks; every rank gets the sum, with the same bits.
 
     Leaves of one dtype travel as one flat vector, those narrower than float32 as float32. So an update costs one collective for each
-    dtype. `data_parallel` puts this part where it belongs.
+    dtype. In the first of them travels also, in a number for each leaf, whether this rank's share of the update reaches it at all.
+    `data_parallel` puts this part where it belongs.
     """
 
-    def init(params: Tree) -> SumOverRanksState:
-        return SumOverRanksState(scalar_like(params, 0.0), "")
+    def update(
+        updates: Tree, state: SumOverRanksState, params: Tree = None, *, idle: Idle | None = None, **extra: Any
+    ) -> tuple[Tree, SumOverRanksState]:
+        if idle is None or not tree.leaves(updates):
+            summed, kept = ranks.sum_tree(updates), state.idle
+        else:
+            summed, busy = ranks.sum_tree((updates, busy_flags(idle, updates, _travels_as(tree.leaves(updates)[0]))))
+            kept = busy == 0
+        return summed, SumOverRanksState(tree.global_norm(summed).to(state.norm.device), kept, state.parts)
 
-    def update(updates: Tree, state: SumOverRanksState, params: Tree = None, **extra: Any) -> tuple[Tree, SumOverRanksState]:
-        summed = ranks.sum_tree(updates)
-        return summed, SumOverRanksState(tree.global_norm(summed).to(state.norm.device), state.parts)
+    return GradientTransform(first_sum, update, "sum_over_ranks", same_on_all_ranks=frozenset({"updates"}))
 
-    return GradientTransform(init, update, "sum_over_ranks", same_on_all_ranks=frozenset({"updates"}))
+
+def first_sum(params: Tree) -> SumOverRanksState:
+    """The state before the first sum."""
+    leaves = tree.leaves(params)
+    idle = torch.zeros(len(leaves), dtype=torch.bool, device=leaves[0].device if leaves else None)
+    return SumOverRanksState(scalar_like(params, 0.0), idle, "")
+
+
+def _travels_as(leaf: Tensor) -> torch.dtype:
+    return torch.promote_types(leaf.dtype.to_real(), torch.float32)
 
 
 def share_nonfinite(ranks: Ranks) -> GradientTransform:

@@ -190,11 +190,11 @@ def _received(leaf: Any, device: torch.device | None, cut: Cut | None, ranks: Ra
     return whole if cut is None else part_of(whole, cut, ranks).clone()
 
 
-_OWN = ("opt_state.sum_over_ranks.norm", "opt_state.*.sum_over_ranks.norm", "hook_state.windows_of_*")
+_OWN = ("opt_state.sum_over_ranks.*", "opt_state.*.sum_over_ranks.*", "hook_state.windows_of_*")
 """Leaves that only shared runs have."""
 
 
 def _patterns(room: Any, windows: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     paths = tree.paths(room)
-    norms = tuple(path for path in paths if path.endswith("sum_over_ranks.norm"))
-    return (*norms, *([windows] if windows else ())), _OWN
+    sums = tuple(path for path in paths if ".sum_over_ranks." in path)
+    return (*sums, *([windows] if windows else ())), _OWN

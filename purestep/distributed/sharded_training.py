@@ -5,6 +5,7 @@ one that may add to the loss sees whole parameters, so that a penalty counts onc
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -68,13 +69,16 @@ class ShardedTraining(Training):
 
     def whole_params(self, params: Tree) -> Tree:
         """Whole parameters, which hand their gradients on to the parts; every rank calls this. Whole ones come back as they are."""
+        return self._gathered(params, set())
+
+    def _gathered(self, params: Tree, reached: set[int]) -> Tree:
         items = tree.items(params)
         places = [self._cuts.get(path) for path, _ in items]
-        if not any(cut and leaf.shape[cut.axis] < cut.size for (_, leaf), cut in zip(items, places, strict=True)):
+        if any(cut and leaf.shape[cut.axis] == cut.size for (_, leaf), cut in zip(items, places, strict=True)):
             return params
         whole = [leaf for _, leaf in items]
         learns = [path in self.trainable for path, _ in items]
-        for gather, wanted in ((gather_differentiably, True), (gather_parts, False)):
+        for gather, wanted in ((functools.partial(gather_differentiably, reached=reached), True), (gather_parts, False)):
             numbers = [i for i, learning in enumerate(learns) if learning is wanted]
             found = gather([whole[i] for i in numbers], [places[i] for i in numbers], self._ranks)
             for i, leaf in zip(numbers, found, strict=True):
@@ -83,8 +87,19 @@ class ShardedTraining(Training):
 
     def _use_whole_params(self, microbatches: int, engine: Any) -> None:
         plain = self._program.objective()
-        objective = plain._replace(forward=lambda params, *rest: plain.forward(self.whole_params(params), *rest))
-        hooks = [_shown_whole_params(hook, self.whole_params) if Stage.AFTER_LOSS in hook.stages else hook for hook in self.hooks]
+        learning = [path for path in tree.paths(self.init(device="meta").params) if path in self.trainable]
+        reached: set[int] = set()  # leaves that the latest backward pass has come to: a fact of the program, found as it is traced
+
+        def forward(params: Tree, *rest: Any) -> Any:
+            reached.clear()
+            return plain.forward(self._gathered(params, reached), *rest)
+
+        def unreached(paths: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(path for number, path in enumerate(learning) if number not in reached)
+
+        objective = plain._replace(forward=forward, unreached=unreached)
+        gathered = functools.partial(self._gathered, reached=reached)
+        hooks = [_shown_whole_params(hook, gathered) if Stage.AFTER_LOSS in hook.stages else hook for hook in self.hooks]
         self.step = build_step(objective, self.optimizer, hooks, microbatches, engine)
         self.end_epoch = build_end_epoch(objective, self.optimizer, hooks)
         self.evaluate = self._given_whole_params(self.evaluate)

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.idle import Idle, busy_flags
 from ..core.ranks import Ranks
-from ..core.schedule import scalar_like
 from ..core.transform import Gated, GradientTransform, chain
 from ..core.tree import Tree
 from .parts import Cut, Cuts, cut_of, gather_parts, part_of, real, scatter_sum
-from .reduction import SumOverRanksState
+from .reduction import SumOverRanksState, first_sum
 
 ELEMENTWISE = frozenset(
     """accumulate add_decayed_weights clip freeze scale scale_by_adam scale_by_adamax scale_by_amsgrad scale_by_belief
@@ -102,22 +102,30 @@ def _elementwise(part: GradientTransform, plan: Plan) -> GradientTransform:
 def norm_of_parts(plan: Plan) -> GradientTransform:
     """What stands in the place of `sum_over_ranks` where updates are summed already: it knows their norm."""
 
-    def init(params: Tree) -> SumOverRanksState:
-        return SumOverRanksState(scalar_like(params, 0.0), "")
+    def update(
+        updates: Tree, state: SumOverRanksState, params: Tree = None, *, idle: Idle | None = None, **extra: Any
+    ) -> tuple[Tree, SumOverRanksState]:
+        leaves = tree.leaves(updates)
+        flags = [] if idle is None else [busy_flags(idle, updates, torch.float64)]
+        summed = plan.ranks.sum(torch.cat([_own_squares(leaves, plan), *flags]))
+        squares, busy = summed[: len(leaves)], summed[len(leaves) :]
+        norm = squares.sum().sqrt()
+        return updates, SumOverRanksState(norm.to(state.norm.device), busy == 0 if flags else state.idle, state.parts)
 
-    def update(updates: Tree, state: SumOverRanksState, params: Tree = None, **extra: Any) -> tuple[Tree, SumOverRanksState]:
-        norm = torch.linalg.vector_norm(_leaf_norms(tree.leaves(updates), plan))
-        return updates, SumOverRanksState(norm.to(state.norm.device), state.parts)
-
-    return GradientTransform(init, update, "sum_over_ranks", same_on_all_ranks=frozenset({"updates"}))
+    return GradientTransform(first_sum, update, "sum_over_ranks", same_on_all_ranks=frozenset({"updates"}))
 
 
 def _leaf_norms(leaves: list[Tensor], plan: Plan) -> Tensor:
     """Norm of each whole leaf, float64, the same bits on every rank; not finite where an element is not."""
+    return plan.ranks.sum(_own_squares(leaves, plan)).sqrt()
+
+
+def _own_squares(leaves: list[Tensor], plan: Plan) -> Tensor:
+    """What this rank's parts add to the squared norms."""
     own = torch.stack([torch.linalg.vector_norm(leaf, dtype=_widest(leaf)) for leaf in leaves])
     # what every rank holds is counted on one
     counted = [norm if cut or plan.ranks.rank == 0 else torch.zeros_like(norm) for norm, cut in zip(own.unbind(), plan.cuts, strict=True)]
-    return plan.ranks.sum(torch.stack(counted).square()).sqrt()
+    return torch.stack(counted).square()
 
 
 def _widest(leaf: Tensor) -> torch.dtype:

@@ -13,13 +13,13 @@ pytestmark = pytest.mark.distributed
 LEAVES = [(130, 3), (130,), (64, 130), (64,), (1, 64), (1,)]  # of the model, float64
 ELEMENTS = sum(shape[0] * (shape[1] if len(shape) > 1 else 1) for shape in LEAVES)
 SUMS = ("sum", 16)  # numerator and denominator of one term
-GRADIENTS = ("sum", 8 * ELEMENTS)
+GRADIENTS = ("sum", 8 * (ELEMENTS + len(LEAVES)))  # with a flag for each leaf, whether a rank reaches it
 LEAF_FLAGS = ("sum", 8 * len(LEAVES))
 
 
 PART = ("gather", 8 * (ELEMENTS - 1) // 2)  # on two ranks: half of all but the single number, which is not cut
 SCATTERED = ("scatter", 8 * (ELEMENTS + 1))  # that number travels to each rank
-NORMS = ("sum", 8 * len(LEAVES))
+NORMS = ("sum", 16 * len(LEAVES))  # and as many flags
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,12 @@ def test_a_step_communicates_what_the_formula_says(optimizer, changes, options, 
 def test_a_simulated_world_of_1024_sends_and_holds_what_the_formula_says():
     ((held, seen),) = run_ranks(1, scenarios.in_a_simulated_world, 1024)
     elements = 4096 * 9
-    gradients, part, scattered, norms = ("sum", 4 * elements), ("gather", 4 * elements // 1024), ("scatter", 4 * elements), ("sum", 8 * 2)
+    gradients, part, scattered, norms = (
+        ("sum", 4 * (elements + 2)),
+        ("gather", 4 * elements // 1024),
+        ("scatter", 4 * elements),
+        ("sum", 16 * 2),
+    )
     assert seen == {
         "nothing": [SUMS, gradients],
         "optimizer": [SUMS, gradients, part],
