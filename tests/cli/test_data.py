@@ -11,6 +11,7 @@ import pytest
 from purestep.data import AtomicStore, arrays_from_frames, shipped, write_store
 from purestep.data.sharing import shared_structures
 from tests.cli.calling import purestep
+from tests.spec.examples import changed, text_of
 
 HARTREE = 27.211386245981
 
@@ -73,6 +74,61 @@ def test_inspect_draws_once():
     again = purestep("data", "inspect", "a.zarr", "--png", "a.png")
     assert (again.exit_code, again.stdout) == (4, "")
     assert purestep("data", "inspect", "a.zarr", "a.zarr", "--png", "b.png").exit_code == 2
+
+
+def spec_with(**changes):
+    Path("spec.json").write_text(text_of(changed(**changes)))
+
+
+def test_inspect_says_what_the_loss_of_a_spec_finds_in_its_stores():
+    bare = [{key: value for key, value in frame.items() if key != "forces"} for frame in frames(2, 3)]
+    write("a.zarr", 0, 1, 50)
+    write_store("b.zarr", arrays_from_frames(bare))
+    spec_with(
+        **{"dataset/paths": ["a.zarr"], "dataset/split": None, "dataset/validation_split": None, "dataset/validation_paths": ["b.zarr"]}
+    )
+    document = json.loads(purestep("data", "inspect", "--spec", "spec.json", "--json").stdout)
+    assert [Path(store["path"]).name for store in document["stores"]] == ["a.zarr", "b.zarr"]
+    assert [(side["side"], side["num_frames"], side["labelled"]) for side in document["spec"]] == [
+        ("training", 3, {"energy": 3, "forces": 3}),
+        ("validation", 2, {"energy": 2, "forces": 0}),
+    ]
+    text = purestep("data", "inspect", "--spec", "spec.json").stdout
+    assert "forces         0.0 % have the label   no frame has it" in text
+
+
+def test_inspect_counts_the_part_that_a_spec_chooses():
+    spec_with()
+    training, validation = json.loads(purestep("data", "inspect", "--spec", "spec.json", "--json").stdout)["spec"]
+    store = shipped("g2")
+    assert (training["num_frames"], validation["num_frames"]) == (len(store.split("validation")), len(store.split("test")))
+    assert training["labelled"] == {"energy": training["num_frames"], "forces": training["num_frames"]}
+
+
+def test_inspect_counts_what_the_loss_of_a_spec_finds_in_another_store():
+    write("a.zarr", 0, 1)
+    spec_with(**{"dataset/paths": ["nowhere.zarr"]})
+    (side,) = json.loads(purestep("data", "inspect", "a.zarr", "--spec", "spec.json", "--json").stdout)["spec"]
+    assert (side["num_frames"], side["labelled"]) == (2, {"energy": 2, "forces": 2})
+    assert purestep("data", "inspect", "--spec", "spec.json").exit_code == 4
+
+
+def test_inspect_shows_frames_spread_over_a_store():
+    write("a.zarr", *range(9))
+    document = json.loads(purestep("data", "inspect", "a.zarr", "--sample", "3", "--json").stdout)
+    shown = document["samples"]["a.zarr"]
+    assert [one["frame"] for one in shown] == [0, 4, 8]
+    frame = AtomicStore("a.zarr")[4]
+    forces = shown[1]["arrays"]["forces"]
+    assert (forces["dtype"], forces["shape"], forces["unknown"]) == (str(frame["forces"].dtype), list(frame["forces"].shape), 0)
+    assert (forces["least"], forces["largest"]) == (frame["forces"].min(), frame["forces"].max())
+    text = purestep("data", "inspect", "a.zarr", "--sample", "100").stdout
+    assert text.count("\n  frame ") == 9 and "frames of a.zarr" in text
+
+
+@pytest.mark.parametrize("words", [[], ["a.zarr", "--sample", "0"]], ids=str)
+def test_inspecting_nothing_is_a_wrong_command_line(words):
+    assert purestep("data", "inspect", *words).exit_code == 2
 
 
 def test_inspecting_what_is_no_store_is_a_problem_of_paths(tmp_path):
