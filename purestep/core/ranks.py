@@ -38,6 +38,8 @@ class Ranks:
     world_size: int = 1
     sum: Callable[[Tensor], Tensor] = _alone
     """Sum of a 1-d tensor over all ranks, in an order that is the same each time; the same bits on every rank."""
+    sum_in_place: Callable[[Tensor], Tensor] | None = None
+    """The same, in the memory of a tensor that nobody else uses; None: there is no such way."""
 
     def sum_tree(self, values: tree.Tree) -> tree.Tree:
         """Sum of every leaf over all ranks.
@@ -53,7 +55,7 @@ class Ranks:
             buckets.setdefault(torch.promote_types(leaf.dtype, torch.float32), []).append(i)
         summed = list(leaves)
         for dtype, members in buckets.items():
-            total = self.sum(torch.cat([real[i].reshape(-1).to(dtype) for i in members]))
+            total = (self.sum_in_place or self.sum)(torch.cat([real[i].reshape(-1).to(dtype) for i in members]))
             for i, part in zip(members, total.split([real[i].numel() for i in members]), strict=True):
                 shaped = part.view(real[i].shape).to(real[i].dtype)
                 summed[i] = torch.view_as_complex(shaped) if leaves[i].is_complex() else shaped

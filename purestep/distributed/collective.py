@@ -1,6 +1,7 @@
-"""The operations through which ranks talk inside a step, two sums and a gathering, as operators of the graph.
+"""The operations through which ranks talk inside a step, sums and a gathering, as operators of the graph.
 
-They are functions (the input stays as it is), so `make_fx`, Dynamo and inductor treat them like any other. While a step is being
+They are functions (the input stays as it is), so `make_fx`, Dynamo and inductor treat them like any other; the sum of a vector that was
+made for it alone, as large as the model, is written in its place. While a step is being
 recorded they do not communicate: one rank may need another recording, for a batch of another size, when the others do not.
 """
 
@@ -8,6 +9,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,6 +21,7 @@ from ..errors import DistributedError
 
 _library = torch.library.Library("purestep", "DEF")
 _library.define("sum_over_ranks(Tensor x, int world_size) -> Tensor")
+_library.define("sum_in_place(Tensor(a!) x, int world_size) -> ()")
 _library.define("gather_over_ranks(Tensor x, int world_size) -> Tensor")
 _library.define("scatter_sum_over_ranks(Tensor x, int world_size) -> Tensor")
 
@@ -44,6 +47,16 @@ def sum_over(x: Tensor, *, world_size: int) -> Tensor:
     return _call(torch.ops.purestep.sum_over_ranks, x, world_size)
 
 
+def sum_in_place(x: Tensor, *, world_size: int) -> Tensor:
+    """The same, written into a contiguous tensor that nobody else uses.
+
+    Raises:
+        DistributedError: If another rank is gone or does not come.
+    """
+    _call(torch.ops.purestep.sum_in_place, x, world_size)
+    return x
+
+
 def gather_over(x: Tensor, *, world_size: int) -> Tensor:
     """The tensors of all ranks, of one shape, along a new first axis.
 
@@ -62,7 +75,7 @@ def scatter_sum_over(x: Tensor, *, world_size: int) -> Tensor:
     return _call(torch.ops.purestep.scatter_sum_over_ranks, x, world_size)
 
 
-def _call(operation: Callable[[Tensor, int], Tensor], x: Tensor, world_size: int) -> Tensor:
+def _call(operation: Callable[[Tensor, int], Any], x: Tensor, world_size: int) -> Any:
     if not torch.compiler.is_dynamo_compiling() and get_proxy_mode() is not None:
         with _recording():
             return operation(x, world_size)
@@ -92,10 +105,15 @@ def watched(watcher: Callable[[str, Tensor], None]) -> Iterator[None]:
 def _sum(x: Tensor, world_size: int) -> Tensor:
     if _process.recording:
         return x.clone()
-    _begin("sum", x, world_size)
-    total = x.contiguous().clone()
-    run_collective(lambda: dist.all_reduce(total), f"sum of {tuple(x.shape)} {x.dtype}")
+    total = x.clone(memory_format=torch.contiguous_format)
+    _sum_in_place(total, world_size)
     return total
+
+
+def _sum_in_place(x: Tensor, world_size: int) -> None:
+    if not _process.recording:
+        _begin("sum", x, world_size)
+        run_collective(lambda: dist.all_reduce(x), f"sum of {tuple(x.shape)} {x.dtype}")
 
 
 def _gather(x: Tensor, world_size: int) -> Tensor:
@@ -183,8 +201,10 @@ def _shape_of_scatter_sum(x: Tensor, world_size: int) -> Tensor:
 
 
 _library.impl("sum_over_ranks", _sum, "CompositeExplicitAutograd")
+_library.impl("sum_in_place", _sum_in_place, "CompositeExplicitAutograd")
 _library.impl("gather_over_ranks", _gather, "CompositeExplicitAutograd")
 _library.impl("scatter_sum_over_ranks", _scatter_sum, "CompositeExplicitAutograd")
 torch.library.register_fake("purestep::sum_over_ranks", _shape_of_sum, lib=_library)
+torch.library.register_fake("purestep::sum_in_place", lambda x, world_size: None, lib=_library)
 torch.library.register_fake("purestep::gather_over_ranks", _shape_of_gather, lib=_library)
 torch.library.register_fake("purestep::scatter_sum_over_ranks", _shape_of_scatter_sum, lib=_library)

@@ -12,7 +12,7 @@ from ..core.ranks import Ranks
 from ..core.schedule import scalar_like
 from ..core.transform import EmptyState, GradientTransform
 from ..core.tree import Tree
-from .parts import Cut
+from .parts import Cut, real
 
 
 def write_table(cuts: Mapping[str, Cut]) -> str:
@@ -69,7 +69,7 @@ def first_sum(params: Tree) -> SumOverRanksState:
 
 
 def _travels_as(leaf: Tensor) -> torch.dtype:
-    return torch.promote_types(leaf.dtype.to_real(), torch.float32)
+    return torch.promote_types(real(leaf).dtype, torch.float32)
 
 
 def share_nonfinite(ranks: Ranks) -> GradientTransform:

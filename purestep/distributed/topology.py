@@ -18,7 +18,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from ..core.ranks import ALONE, Ranks
 from ..errors import DistributedError
-from .collective import sum_over, use_store
+from .collective import sum_in_place, sum_over, use_store
 
 _FIRST_PORT, _NUM_PORTS = 20000, 20000  # of Slurm jobs, chosen by their number
 
@@ -37,7 +37,8 @@ class Topology:
     @property
     def ranks(self) -> Ranks:
         """What the step knows of it."""
-        return ALONE if self.world_size == 1 else Ranks(self.rank, self.world_size, functools.partial(sum_over, world_size=self.world_size))
+        sums = (functools.partial(total, world_size=self.world_size) for total in (sum_over, sum_in_place))
+        return ALONE if self.world_size == 1 else Ranks(self.rank, self.world_size, *sums)
 
 
 def init(
