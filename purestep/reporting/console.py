@@ -14,7 +14,7 @@ from .jsonl import metrics_of
 from .layouts import DASHBOARD, LINE, Layout
 from .meter import Meter
 from .pace import duration
-from .record import Record, Recorder
+from .record import Record, Recorder, with_shares
 from .scalars import read_scalars
 from .view import Memory, View
 
@@ -97,7 +97,7 @@ class ConsoleProgress:
         if told or not ending or not event.metrics:
             return []
         epoch = event.epoch_count - (event.epoch_step_count == 0)  # that of the batch, if it is over already
-        return [Record("train", event.batch_count, event.step_count, epoch, read_scalars(event.metrics))]
+        return [Record("train", event.batch_count, event.step_count, epoch, with_shares(read_scalars(event.metrics)))]
 
     def _remember(self, batch: int) -> None:
         """Take in what was reported before the run was taken up again, up to where it goes on."""

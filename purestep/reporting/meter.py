@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -20,6 +20,10 @@ PACE_KEYS = (
     "training/samples_per_s",
     "training/eta_s",
     "training/progress_fraction",
+    "training/target_steps",
+    "training/remaining_steps",
+    "training/target_epochs",
+    "training/epoch_fraction",
 )
 """Names of what a `Pace` adds to a record."""
 _REPORTS_OF_A_RATE = 20
@@ -33,12 +37,14 @@ class Pace(NamedTuple):
     batches_per_s: float | None
     samples_per_s: float | None
     eta_s: float | None
+    target: Mapping[str, float] = {}
+    """What the run is to reach and how far it is, in the unit of its target, by the names of `PACE_KEYS`."""
 
     def scalars(self) -> dict[str, float]:
         """What is known, by the names of `PACE_KEYS`."""
         fraction = None if not self.progress.total else min(self.progress.done / self.progress.total, 1.0)
         values = (self.steps_per_s, self.batches_per_s, self.samples_per_s, self.eta_s, fraction)
-        return {name: value for name, value in zip(PACE_KEYS, values, strict=True) if value is not None}
+        return {name: value for name, value in zip(PACE_KEYS, values, strict=False) if value is not None} | dict(self.target)
 
 
 class Meter:
@@ -80,6 +86,7 @@ class Meter:
             _rate(now.batch - before.batch, now.seconds - before.seconds) if now.batch > before.batch else None,
             _rate(now.samples - before.samples, now.seconds - before.seconds) if now.batch > before.batch else None,
             remaining_seconds(progress, now.batch - before.batch, now.seconds - before.seconds),
+            _target(record, event.target),
         )
 
 
@@ -91,6 +98,15 @@ class _Report:
     batch: int
     samples: int
     step: int | None  # unknown at the first batch, where nobody asks the device
+
+
+def _target(record: Record, target: Mapping[str, int]) -> dict[str, float]:
+    steps, epochs = target.get("num_steps"), target.get("num_epochs")
+    found: dict[str, float] = (
+        {} if steps is None else {"training/target_steps": steps, "training/remaining_steps": max(steps - record.step, 0)}
+    )
+    found |= {} if epochs is None else {"training/target_epochs": epochs, "training/epoch_fraction": min(record.epoch / epochs, 1.0)}
+    return {name: float(value) for name, value in found.items()}
 
 
 def _rate(count: int, seconds: float) -> float | None:

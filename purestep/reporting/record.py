@@ -51,7 +51,8 @@ class Recorder:
             self._over = _place(event)
         if event.stage is Stage.AFTER_VALIDATION and event.validation is not None:
             # a validation that belongs to a cadence is heard before its batch or epoch is over
-            values = {f"validation/{name}": float(value) for name, value in event.validation.items()}
+            read = with_shares({name: float(value) for name, value in event.validation.items()})
+            values = {f"validation/{name}": value for name, value in read.items()}
             validated = Record("validation", *_counts(event), values, final=self._over == _place(event))
             return [*self._train(event), validated]
         return []
@@ -61,7 +62,18 @@ class Recorder:
         if not due or event.epoch_step_count == 0 or not event.metrics:
             return []
         self._recorded = event.batch_count
-        return [Record("train", *_counts(event), read_scalars(event.metrics))]
+        return [Record("train", *_counts(event), with_shares(read_scalars(event.metrics)))]
+
+
+def with_shares(values: dict[str, float]) -> dict[str, float]:
+    """The values, and after the weight of each term of the loss what the term adds to it: `loss/<name>/total`."""
+    found = {}
+    for name, value in values.items():
+        found[name] = value
+        term = name.removesuffix("/weight")
+        if term != name and f"{term}/unweighted" in values:
+            found[f"{term}/total"] = value * values[f"{term}/unweighted"]
+    return found
 
 
 def _place(event: Event) -> tuple[int, int]:

@@ -49,7 +49,18 @@ def test_a_tracker_gets_the_records_with_the_keys_of_the_guide(training, batches
     wanted = {"loss/total", "loss/MSELoss/unweighted", "loss/MSELoss/weight", "optimizer/adam/lr", "update/grad_norm"}
     assert wanted | {"training/steps_per_s", "training/step", "training/epoch", "training/progress_fraction"} <= train.keys()
     assert {"validation/loss/total", "validation/loss/MSELoss/unweighted"} <= validated.keys()
+    assert {"training/target_epochs": 1.0, "training/epoch_fraction": 0.0}.items() <= train.items()
+    for values, prefix in ((train, ""), (validated, "validation/")):
+        share = values[f"{prefix}loss/MSELoss/unweighted"] * values[f"{prefix}loss/MSELoss/weight"]
+        assert values[f"{prefix}loss/MSELoss/total"] == share == values[f"{prefix}loss/total"]  # the only term
     assert (writer.begun, writer.ended) == ([0], [False])
+
+
+def test_a_run_of_updates_says_how_many_there_are_and_how_many_remain(training, batches):
+    writer = Recording(every_n_batches=5)
+    fit(training, batches, num_steps=12, listeners=[writer])
+    names = ("training/target_steps", "training/remaining_steps", "training/progress_fraction")
+    assert [tuple(row[name] for name in names) for _, row in writer.rows] == [(12.0, 7.0, 5 / 12), (12.0, 2.0, 10 / 12)]
 
 
 def test_metrics_that_are_not_finite_reach_no_tracker():
