@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import click
 
-from ..errors import CheckpointError, DataError, PurestepError, RecompileError, SpecError, StallError, TrustError
+from ..errors import CheckpointError, DataError, DistributedError, PurestepError, RecompileError, SpecError, StallError, TrustError
 
 
 class ExitCode(enum.IntEnum):
@@ -30,6 +30,8 @@ class ExitCode(enum.IntEnum):
     """No CUDA, a missing extra, a torch that is too old."""
     GUARD = 7
     """Training was stopped by its own guard."""
+    RANKS = 8
+    """Another rank of the run died, failed, or does something else; the message names it."""
     INTERRUPTED = 75
     """Interrupted with a good checkpoint: the same command can continue (EX_TEMPFAIL of sysexits.h)."""
     SIGINT = 130
@@ -44,6 +46,7 @@ _BY_CLASS: tuple[tuple[type[Exception], ExitCode], ...] = (
     (SpecError, ExitCode.SPEC),
     (TrustError, ExitCode.TRUST),
     (StallError, ExitCode.GUARD),
+    (DistributedError, ExitCode.RANKS),
     (RecompileError, ExitCode.GUARD),
 )
 

@@ -55,6 +55,14 @@ _EXITS = {
         " had to be compiled anew where the spec forbids it.",
         "`purestep debug replay` says where values stop being finite; `purestep debug compile` says why graphs are captured again.",
     ),
+    ExitCode.RANKS: (
+        "another rank of the run is gone, has failed, or does something else",
+        "A run of several processes lost one of them (killed, out of memory, its machine or network gone), one of them raised an error, or"
+        " they were not started alike. The message and `reason` in status.json say which rank; `no_word_from` there lists those that were"
+        " not heard of any more.",
+        "Look at the log of that rank, ranks/rank-00001.log say, then start again: `purestep spec resume` goes on from the newest"
+        " checkpoint.",
+    ),
     ExitCode.INTERRUPTED: (
         "interrupted with a good checkpoint",
         "A signal (SIGTERM, SIGINT) ended the run after a checkpoint of its last batch was written. It is EX_TEMPFAIL of "

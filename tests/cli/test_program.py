@@ -10,7 +10,15 @@ from purestep import __version__
 from purestep.cli import COMMANDS, main
 from purestep.cli.exits import ExitCode, Refusal
 from purestep.cli.program import Program
-from purestep.errors import CheckpointCorruptError, DataError, NoCheckpointError, RecompileError, StallError, TransformError
+from purestep.errors import (
+    CheckpointCorruptError,
+    DataError,
+    DistributedError,
+    NoCheckpointError,
+    RecompileError,
+    StallError,
+    TransformError,
+)
 
 INVOCATIONS = [[], *([name] for name in COMMANDS)]
 
@@ -67,6 +75,7 @@ def test_a_wrong_command_line_exits_with_2_and_leaves_stdout_empty(words):
         (PermissionError(13, "Permission denied", "x"), 4),
         (OSError(28, "No space left on device"), 4),
         (StallError("x"), 7),
+        (DistributedError("x"), 8),
         (RecompileError("x"), 7),
         (TransformError("x"), 1),
         (Refusal("x", ExitCode.ENVIRONMENT), 6),

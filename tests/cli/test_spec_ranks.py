@@ -2,8 +2,10 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,36 @@ def test_weights_from_elsewhere_are_not_loaded_in_parts():
     spec = check_text(text_of(changed(**source))).spec
     with pytest.raises(Exception, match="use gradients at most"):
         shared(spec, build(spec), Topology(0, 2))
+
+
+@pytest.mark.distributed
+def test_the_exit_code_and_the_status_say_which_rank_was_killed_be_it_the_first(here):
+    victim = 0
+    write(**{"strategy/num_steps": 100_000, "runtime/compile": None})
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, "-m", "purestep", "spec", "run", "spec.json", "--progress", "none", "--no-report"]
+    ranks = [subprocess.Popen(words, env={**os.environ, **place, "RANK": str(rank)}, stderr=subprocess.PIPE) for rank in range(2)]
+    try:
+        wait_for(here / "run" / "ranks" / f"rank-0000{victim}.json", '"running"')
+        ranks[victim].kill()
+        _, told = ranks[1 - victim].communicate(timeout=40)
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+    status = json.loads(Path("run/status.json").read_text())
+    assert (ranks[1 - victim].returncode, status["status"], status["exit_code"]) == (8, "failed", 8), told
+    assert status["no_word_from"] == [victim]
+    assert f"no word from rank {victim}" in status["reason"]
+
+
+def wait_for(path, text):
+    deadline = time.monotonic() + 40
+    while not (path.exists() and text in path.read_text()):
+        assert time.monotonic() < deadline, f"no {text} in {path}"
+        time.sleep(0.05)
 
 
 @pytest.mark.slow

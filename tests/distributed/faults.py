@@ -242,6 +242,9 @@ def killed(topology, phase, folder):
         batches = DyingData(topology)
     elif phase == "step":
         optimizer = ps.chain(ps.stateless(lambda updates, params: die() or updates), ps.sgd(0.1))
+    elif phase == "save":
+        writer = lambda: ps.Checkpointer(os.path.join(folder, "checkpoints"))  # noqa: E731
+        listeners = [ps.distributed.SharedCheckpoints(writer, topology, every_n_steps=2, write_part=die)]
     elif phase == "validation":
         validation = ps.Validation([masked(1.0)], batch_callback=die)
     else:

@@ -60,7 +60,7 @@ def test_validation_bears_ranks_without_a_batch():
     assert run_ranks(3, faults.validated, 2, 1) == [pytest.approx(5.0, rel=1e-15)] * 3
 
 
-@pytest.mark.parametrize("phase", ["data", "step", "validation", "end of epoch"])
+@pytest.mark.parametrize("phase", ["data", "step", "save", "validation", "end of epoch"])
 def test_a_killed_rank_makes_the_others_stop_with_a_message_that_names_it(phase, tmp_path):
     began = time.monotonic()
     survivor, dead = outcomes(2, faults.killed, phase, str(tmp_path), timeout_seconds=40, wait_seconds=15)

@@ -43,7 +43,10 @@ def _execute(request: Request) -> int:
     except (Exception, KeyboardInterrupt) as error:
         if running or request.start is None:
             code = error.code if isinstance(error, Refusal) else exit_code_of(error)
-            _write_status(request, "failed", exit_code=int(code), reason=str(error))
+            missing = list(getattr(error, "no_word_from", ()))
+            lost = {"no_word_from": missing} if missing else {}
+            first = min(set(range(request.topology.world_size)) - set(missing))  # rank 0 may be the one that is gone
+            _write_status(request, "failed", writer=first, exit_code=int(code), reason=str(error), **lost)
         return end(error, request.run_dir, rank)
     counts = {name: int(getattr(result.state.counters, name)) for name in ("step_count", "batch_count", "epoch_count")}
     if is_preemption(result.stop_reason):
@@ -56,8 +59,8 @@ def _execute(request: Request) -> int:
     return int(ExitCode.DONE)
 
 
-def _write_status(request: Request, status: str, **facts: Any) -> None:
-    if request.topology.rank == 0:
+def _write_status(request: Request, status: str, writer: int = 0, **facts: Any) -> None:
+    if request.topology.rank == writer:
         documents.write(os.path.join(request.run_dir, "status.json"), {"schema": "purestep.status/1", "status": status, **facts})
 
 
