@@ -46,7 +46,8 @@ class SharedCheckpoints:
     """Listener that has rank 0 write the checkpoints of all.
 
     The writer is made, asked and closed on rank 0 only; what it raises is raised on every rank. The time of `every_seconds` is that of
-    rank 0.
+    rank 0. An exception that ends the run makes it save nothing: ranks may be gone, or stand at different batches, and each has no more
+    than its share of what is in parts; so a run goes on from the newest checkpoint that was due.
 
     Args:
         make_writer: Makes the writer, for instance `lambda: ps.Checkpointer(root, keep_last=3)`; its own cadence is not used.

@@ -37,7 +37,7 @@ class RankStatus:
 
     It says `state` (`running`, `done` or `failed`), counters, host and process, the time, and of a failed run the error and, as
     `no_word_from`, the ranks that were not heard of any more. A rank that was killed leaves `running` and the time of its last word.
-    Failures are known to its `with` block.
+    What goes wrong outside of `fit` is known to its `with` block.
 
     Args:
         folder: Of the files; made if it is not there.
@@ -50,7 +50,7 @@ class RankStatus:
         ...     pass  # ps.fit(training, batches, num_steps=1000, listeners=[status])
     """
 
-    on_every_rank = True
+    on_every_rank, hears_errors = True, True
 
     def __init__(self, folder: str | os.PathLike, topology: Topology, *, every_seconds: float = 10.0):
         os.makedirs(folder, exist_ok=True)
@@ -60,9 +60,11 @@ class RankStatus:
         self._counters: dict[str, Any] = {}
 
     def __call__(self, event: Event) -> None:
-        """Say where this rank stands, if it is time."""
+        """Say where this rank stands, if it is time, or what has gone wrong."""
         self._counters = {"batch_count": event.batch_count, "epoch_count": event.epoch_count, "stage": event.stage.name}
-        if event.stage is Stage.AFTER_TRAINING:
+        if event.error is not None:
+            self._say_failed(event.error)
+        elif event.stage is Stage.AFTER_TRAINING:
             self._say("done")
         elif event.stage is Stage.SETUP or time.monotonic() - self._last >= self.every_seconds:
             self._say("running")
@@ -73,7 +75,10 @@ class RankStatus:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         if error is not None:
-            self._say("failed", error=f"{type(error).__name__}: {error}", no_word_from=list(getattr(error, "no_word_from", ())))
+            self._say_failed(error)
+
+    def _say_failed(self, error: BaseException) -> None:
+        self._say("failed", error=f"{type(error).__name__}: {error}", no_word_from=list(getattr(error, "no_word_from", ())))
 
     def _say(self, state: str, **more: Any) -> None:
         place = {"rank": self.topology.rank, "world_size": self.topology.world_size, "host": socket.gethostname(), "pid": os.getpid()}

@@ -48,6 +48,7 @@ def init(
     method: str = "env://",
     device: torch.device | str | None = None,
     timeout_seconds: float = 60.0,
+    collective_timeout_seconds: float | None = None,
 ) -> Topology:
     """Join the other processes, and say which one this is.
 
@@ -58,7 +59,10 @@ def init(
         world_size: How many there are; by default from `WORLD_SIZE` or `SLURM_STEP_NUM_TASKS`.
         method: Where they meet, as in `torch.distributed.init_process_group`: `"env://"`, `"file:///shared/path"`, `"tcp://host:port"`.
         device: Where to compute; by default the CUDA device of the local rank if there is one, else the CPU.
-        timeout_seconds: How long a rank waits for the others before it gives up.
+        timeout_seconds: How long a rank waits at the start until all others are there.
+        collective_timeout_seconds: How long a rank waits in a collective for one that is alive but does not come, which is how long the
+            slowest may compile, validate or save on its own; by default as long as at the start. Of a rank that died the others hear at
+            once where its connection breaks.
 
     Raises:
         DistributedError: If the others do not come, or the variables contradict each other.
@@ -73,20 +77,41 @@ def init(
         if method == "env://":
             _set_meeting_point(os.environ)
         backend = "cpu:gloo,cuda:nccl" if where.type == "cuda" else "gloo"
-        timeout = datetime.timedelta(seconds=timeout_seconds)
+        patience = timeout_seconds if collective_timeout_seconds is None else collective_timeout_seconds
+        start, patience = (datetime.timedelta(seconds=seconds) for seconds in (timeout_seconds, patience))
         try:
-            store, *_ = next(rendezvous(method, own, size, timeout=timeout))
+            store, *_ = next(rendezvous(method, own, size, timeout=start))
             # torchrun may keep its store for the next life of the ranks, which must not find the addresses of the last one in it
             life = dist.PrefixStore(f"life {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+            _meet(dist.PrefixStore("arrivals", life), own, size, start)
             use_store(dist.PrefixStore("failures", life))
-            dist.init_process_group(backend, store=life, rank=own, world_size=size, timeout=timeout)
+            dist.init_process_group(backend, store=life, rank=own, world_size=size, timeout=patience)
             # threads of gloo that are alive when the interpreter has gone abort the process, a program at its end included
             atexit.register(shutdown)
+        except DistributedError:
+            raise
         except (RuntimeError, ValueError, KeyError) as error:
             raise DistributedError(
                 f"distributed.init: rank {own} could not meet the other {size - 1} at {method} within {timeout_seconds:g} s: {error}"
             ) from error
     return Topology(own, size, local, where)
+
+
+def _meet(store: dist.Store, own: int, size: int, timeout: datetime.timedelta) -> None:
+    """Wait until all ranks are there; how long they wait for each other later is another matter.
+
+    Raises:
+        DistributedError: Naming those that have not come.
+    """
+    store.set(f"rank {own}", "here")
+    try:
+        store.wait([f"rank {rank}" for rank in range(size)], timeout)
+    except RuntimeError as error:
+        missing = [rank for rank in range(size) if not store.check([f"rank {rank}"])]
+        raise DistributedError(
+            f"distributed.init: rank {own} could not meet rank {', '.join(map(str, missing))} of {size} within "
+            f"{timeout.total_seconds():g} s: not started, or looking for the others elsewhere; see their logs"
+        ) from error
 
 
 def shutdown() -> None:

@@ -76,7 +76,7 @@ def fit(
         listeners: Called with every event (`ps.Event` says which), in order; one that returns `Stop` ends the run at that point. Where
             ranks share the batches, those of rank 0, and on the others those that have a true attribute `on_every_rank`; what one asks,
             or raises, holds for all. Those with a true attribute `hears_errors` are also told of an exception that ends the run, see
-            `Event.error`.
+            `Event.error`; where ranks share the batches, if they have `on_every_rank` too.
         on_listener_error: What an exception in a listener does: `raise` ends the run, `warn` and `ignore` let it go on as if the listener
             had said nothing. An attribute `on_error` of a listener stands above it. Training is not touched either way.
         seed: Of a new state.
@@ -242,13 +242,14 @@ class _Run:
     def tell_of(self, error: Exception, whole: Moment, newest: Moment) -> None:
         """Let listeners that asked for it know of an error, with the last state at which nothing was half done.
 
-        Where ranks share the batches nobody is told: listeners that act together would wait for ranks that are gone.
+        Where ranks share the batches, the listeners of every rank that also have a true attribute `on_every_rank` are told: they know of
+        other ranks, and that these may be gone or at another batch. What saves a state in one process would save that of one rank.
         """
-        if self.training.ranks.world_size > 1:
-            return
+        shared = self.training.ranks.world_size > 1
+        told = [listener for listener in self.listeners if not shared or getattr(listener, "on_every_rank", False)]
         for now in (whole, newest):
             if _has_memory(now.state):
-                tell_of_error(self.listeners, self.event(Stage.AFTER_TRAINING, now, error=error))
+                tell_of_error(told, self.event(Stage.AFTER_TRAINING, now, error=error))
                 return
         error.add_note("the state before this error was given to a step compiled with donate=True, so no listener was told of it")
 

@@ -200,8 +200,26 @@ class UnreadableOnRankOne:
         yield masked(1.0)
 
 
+class Told:
+    """Remembers the errors that it is told of, and where the run stood."""
+
+    hears_errors = True
+
+    def __init__(self):
+        self.heard = []
+
+    def __call__(self, event):
+        if event.error is not None:
+            self.heard.append((type(event.error).__name__, event.batch_count))
+
+
 def error_in_the_data(topology):
-    run_of_squares(topology, UnreadableOnRankOne(topology), num_epochs=1)
+    """Raises with what listeners for every rank, and for one process, were told."""
+    everywhere, alone = Told(), Told()
+    try:
+        run_of_squares(topology, UnreadableOnRankOne(topology), num_epochs=1, listeners=[ps.distributed.on_every_rank(everywhere), alone])
+    except Exception as error:
+        raise type(error)(f"{error}; told of {everywhere.heard}, alone {alone.heard}") from error
 
 
 def validated(topology, total, batch_size):

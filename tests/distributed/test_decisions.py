@@ -50,6 +50,12 @@ def test_an_error_on_one_rank_is_an_error_on_all(scenario):
     assert sum(error.startswith("DistributedError: rank ") and "OSError" in error for error in errors) == 1
 
 
+def test_listeners_of_every_rank_are_told_of_the_error_and_those_that_save_for_one_process_are_not():
+    first, other = [str(error).splitlines()[0] for error in outcomes(2, faults.error_in_the_data, timeout_seconds=30)]
+    assert first.endswith("told of [('DistributedError', 1)], alone []")
+    assert other.endswith("told of [('OSError', 1)], alone []")
+
+
 @pytest.mark.parametrize(("world_size", "batch_size"), [(2, 1), (2, 5), (4, 2)])
 def test_validation_is_the_mean_over_samples_whatever_the_world(world_size, batch_size):
     # losses 10, 0, 0, 0, 0

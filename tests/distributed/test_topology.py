@@ -57,7 +57,7 @@ def test_a_world_of_one_needs_nothing_and_changes_nothing():
 
 
 def test_others_that_do_not_come_are_an_error_in_time(tmp_path):
-    with pytest.raises(ps.errors.DistributedError, match="rank 0 could not meet the other 1 at file://"):
+    with pytest.raises(ps.errors.DistributedError, match="rank 0 could not meet rank 1 of 2 within 1 s: not started"):
         ps.distributed.init(rank=0, world_size=2, method=f"file://{tmp_path}/store", device="cpu", timeout_seconds=1)
 
 
