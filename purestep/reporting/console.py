@@ -1,25 +1,21 @@
 """Progress of a run on the screen: a live dashboard or line in a terminal, whole lines anywhere else, so that log files stay readable."""
 
-import collections
 import dataclasses
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Self, TextIO, get_args
+from typing import Any, Self, TextIO
 
 from ..core.event import Event
 from ..core.hook import Stage
-from .jsonl import metrics_of
-from .layouts import DASHBOARD, LINE, Layout
+from .displays import Mode, make_display
+from .jsonl import fields_of, metrics_of
+from .layouts import Layout
 from .meter import Meter
 from .pace import duration
 from .record import Record, Recorder, with_shares
 from .scalars import read_scalars
 from .view import Memory, View
-
-Mode = Literal["auto", "rich", "plain", "none"]
-_ROWS_OF_A_DASHBOARD = 24  # of the terminal: the dashboard takes up to 22
 
 
 class ConsoleProgress:
@@ -30,7 +26,8 @@ class ConsoleProgress:
 
     Args:
         every_n_batches: How often metrics are read and shown; between that nothing waits for the device.
-        mode: `rich` is drawn anew at each report, `plain` is whole lines, `none` nothing; `auto` draws in a terminal that can do it.
+        mode: `rich` is drawn anew at each report, `plain` is whole lines, `json` the lines of the log,
+            `none` nothing; `auto` draws in a terminal that can do it.
         layout: What to draw; by default a dashboard where the terminal has room for it, else one line. See `layouts.preview`.
         title: Stands before the live line, and names the run in the plain ones.
         unit: What a sample is called.
@@ -58,7 +55,7 @@ class ConsoleProgress:
         clock: Callable[[], float] = time.monotonic,
     ):
         self._recorder = Recorder(every_n_batches)
-        self._display = _display(mode, layout, title, sys.stderr if file is None else file, seconds_between_lines, clock)
+        self._display = make_display(mode, layout, title, sys.stderr if file is None else file, seconds_between_lines, clock)
         self._meter = Meter(count_samples=count_samples, clock=clock)
         self._title, self._unit, self._validation_metrics = title, unit, dict(validation_metrics or {})
         self._earlier, self._memory = earlier, Memory()
@@ -113,12 +110,14 @@ class ConsoleProgress:
                 self._display.settle()
             if self._view is not None:
                 self._view = dataclasses.replace(self._view, **self._remembered())
-            self._display.note(f"step {record.step}  {validation_text(record.values, self._validation_metrics)}", self._view)
+            self._display.record(fields_of(record))
+            self._display.validated(f"step {record.step}  {validation_text(record.values, self._validation_metrics)}", self._view)
             return
         self._told = record.batch
         pace, count = self._meter.measure(record, event), count_text(record, event)
         line = f"{count}  {metrics_text(record.values)}{self._pace_text(pace.samples_per_s, pace.eta_s)}"
         self._view = View(self._title, count, line, self._unit, pace, **self._remembered())
+        self._display.record(fields_of(record) | pace.scalars())
         self._display.show(self._view)
 
     def _remembered(self) -> dict[str, Any]:
@@ -162,99 +161,3 @@ def validation_text(values: Mapping[str, float], chosen: Mapping[str, str]) -> s
     shown = [(label, value) for name, label in chosen.items() if (value := values.get(f"validation/{name}")) is not None]
     loss = "validation" if total is None else f"validation loss {total:.4g}"
     return "  ".join([loss, *(f"{label} {value:.3g}" for label, value in shown)])
-
-
-# --- displays -----------------------------------------------------------------------------------------------------
-
-
-def _display(
-    mode: Mode, layout: Layout | None, title: str, file: TextIO, seconds: float, clock: Callable[[], float]
-) -> "_Nothing | _WholeLines | _Drawing":
-    if mode not in get_args(Mode):
-        raise ValueError(f"mode must be one of {', '.join(get_args(Mode))}, got {mode!r}")
-    chosen = ("rich" if can_redraw(file) else "plain") if mode == "auto" else mode
-    if chosen == "rich":
-        return _Drawing(layout, file)
-    return _WholeLines(title, file, seconds, clock) if chosen == "plain" else _Nothing()
-
-
-def can_redraw(file: TextIO) -> bool:
-    """Whether a line of this file can be drawn over: it is a terminal, one that knows how, and takes block characters."""
-    encoding = (getattr(file, "encoding", None) or "utf-8").lower()
-    return file.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown") and encoding.startswith("utf")
-
-
-class _Nothing:
-    def show(self, view: View) -> None: ...
-
-    def note(self, text: str, view: View | None = None) -> None: ...
-
-    def settle(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class _WholeLines:
-    """One line now and then, none of them ever changed."""
-
-    def __init__(self, title: str, file: TextIO, seconds: float, clock: Callable[[], float]):
-        self._title, self._file, self._seconds, self._clock = title, file, seconds, clock
-        self._written_at: float | None = None
-        self._waiting: str | None = None
-
-    def show(self, view: View) -> None:
-        now = self._clock()
-        self._waiting = view.line
-        if self._written_at is None or now - self._written_at >= self._seconds:
-            self._written_at = now
-            self.close()
-
-    def note(self, text: str, view: View | None = None) -> None:
-        title = f"{self._title}: " if self._title else ""
-        print(f"{time.strftime('%H:%M:%S')} {title}{text}", file=self._file, flush=True)
-
-    def settle(self) -> None:
-        """Write the line that waits."""
-        self.close()
-
-    def close(self) -> None:
-        text, self._waiting = self._waiting, None
-        if text is not None:
-            self.note(text)
-
-
-class _Drawing:
-    """A layout, drawn anew when there are new numbers; no thread draws in between."""
-
-    def __init__(self, layout: Layout | None, file: TextIO):
-        from rich.console import Console
-
-        self._console = Console(file=file, highlight=False)
-        self._layout = layout or (DASHBOARD if self._console.height >= _ROWS_OF_A_DASHBOARD else LINE)
-        self._messages: collections.deque[str] = collections.deque(maxlen=50)
-        self._view: View | None = None
-        self._live: Any = None
-
-    def show(self, view: View) -> None:
-        from rich.live import Live
-
-        self._view = view
-        if self._live is None:
-            self._live = Live(console=self._console, auto_refresh=False)
-            self._live.start()
-        self._live.update(self._layout.draw(dataclasses.replace(view, messages=tuple(self._messages))), refresh=True)
-
-    def note(self, text: str, view: View | None = None) -> None:
-        self._messages.append(text)
-        self._view = view or self._view
-        if self._live is None or not self._layout.holds_messages:
-            self._console.print(text, markup=False, soft_wrap=True)
-        elif self._view is not None:
-            self.show(self._view)
-
-    def settle(self) -> None: ...  # what is drawn is what is new
-
-    def close(self) -> None:
-        if self._live is not None:
-            live, self._live = self._live, None
-            live.stop()

@@ -62,11 +62,7 @@ class JsonlWriter:
     def _line(self, record: Record) -> dict[str, Any]:
         if taken := sorted(set(_FIELDS) & record.values.keys()):
             raise ValueError(f"metric {taken[0]!r} has the name of a field of the log; rename it, for instance to 'my/{taken[0]}'")
-        counts = {"kind": record.kind, "batch": record.batch, "step": record.step, "epoch": record.epoch}
-        line = {"attempt": self._attempt, **counts, "wall": self._clock(), **({"final": True} if record.final else {})}
-        line |= {name: value if math.isfinite(value) else None for name, value in record.values.items()}
-        nonfinite = [name for name, value in record.values.items() if not math.isfinite(value)]
-        return line | ({"nonfinite": nonfinite} if nonfinite else {})
+        return {"attempt": self._attempt, "wall": self._clock(), **fields_of(record)}
 
     def _append(self, line: dict[str, Any]) -> None:
         text = json.dumps(line, allow_nan=False, separators=(",", ":")).encode() + b"\n"
@@ -74,6 +70,15 @@ class JsonlWriter:
             if line["kind"] == "start" and _is_torn(file):
                 text = b"\n" + text  # a process died inside a line: it stays, on its own
             file.write(text)
+
+
+def fields_of(record: Record) -> dict[str, Any]:
+    """A record as strict JSON: what is not finite is null, and named."""
+    line: dict[str, Any] = {"kind": record.kind, "batch": record.batch, "step": record.step, "epoch": record.epoch}
+    line |= {"final": True} if record.final else {}
+    line |= {name: value if math.isfinite(value) else None for name, value in record.values.items()}
+    nonfinite = [name for name, value in record.values.items() if not math.isfinite(value)]
+    return line | ({"nonfinite": nonfinite} if nonfinite else {})
 
 
 def _is_torn(file: Any) -> bool:

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -107,10 +108,24 @@ def test_without_a_page_nothing_is_drawn():
 
 
 def test_batches_can_be_profiled():
-    assert run("--progress", "none", "--no-report", "--profile", "1:2").exit_code == 0
+    often = {"output/checkpoints": {"every_n_steps": 1}, "validation": {"every_n_steps": 1}}
+    assert run("--progress", "none", "--no-report", "--profile", "1:3", **often).exit_code == 0
     assert sorted(os.listdir("run/trace")) == ["profile.txt", "trace.json.gz"]
-    table = Path("run/trace/profile.txt").read_text()
-    assert table.startswith("1 batches in ") and "listener JsonlWriter" in table
+    text = Path("run/trace/profile.txt").read_text()
+    table, memory = text.split("\n\n")[1], text.split("\n\n")[-1]
+    times = {name: int(count) for name, count in re.findall(r"^(\S.*?) +(\d+) +[\d.]+ +[\d.]+ +[\d.]+%$", table, flags=re.MULTILINE)}
+    assert text.startswith("2 batches in ")
+    assert (times["data"], times["step"], times["validation"]) == (2, 2, 2)
+    assert {"listener JsonlWriter", "listener Checkpointer"} <= times.keys()
+    assert "state.opt_state" in memory and "host, peak" in memory
+
+
+def test_progress_can_be_lines_of_json():
+    lines = [json.loads(line) for line in run("--progress", "json", "--no-report").stderr.splitlines() if line.startswith("{")]
+    assert [(line["title"], line["kind"], line["step"]) for line in lines] == [
+        *(("tiny", "train", step) for step in (1, 2, 3)),
+        ("tiny", "validation", 3),
+    ]
 
 
 @pytest.mark.parametrize("batches", ["3", "2:2", "a:b"])

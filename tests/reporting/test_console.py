@@ -1,5 +1,7 @@
 import io
 import itertools
+import json
+import math
 import re
 
 import pytest
@@ -7,8 +9,9 @@ import torch
 
 import purestep as ps
 from purestep.core.hook import Stage
-from purestep.reporting import LINE, ConsoleProgress
-from purestep.reporting.console import can_redraw
+from purestep.reporting import LINE, ConsoleProgress, JsonlWriter, read_metrics
+from purestep.reporting.displays import can_redraw
+from purestep.reporting.jsonl import WALL_CLOCK
 from purestep.reporting.meter import num_samples
 
 from .events import PowerCut, cut_power, event
@@ -106,8 +109,27 @@ def test_the_mode_none_writes_nothing(training, batches):
     assert file.getvalue() == ""
 
 
+def test_the_mode_json_writes_the_lines_of_the_log_and_notes(training, batches, validation, tmp_path):
+    file, log = io.StringIO(), JsonlWriter(tmp_path / "m.jsonl", every_n_batches=5)
+    with ConsoleProgress(mode="json", title="mine", every_n_batches=5, file=file) as progress:
+        progress.note("half-way")
+        ps.fit(training, batches, num_epochs=1, validation=validation, listeners=[log, progress])
+    note, *lines = [json.loads(text, parse_constant=pytest.fail) for text in file.getvalue().splitlines()]
+    assert note == {"title": "mine", "kind": "note", "text": "half-way"}
+    assert {line["title"] for line in lines} == {"mine"} and "training/eta_s" in lines[1]
+    shown = [{name: value for name, value in line.items() if name not in ("title", *WALL_CLOCK)} for line in lines]
+    assert shown == read_metrics(log.path)
+
+
+def test_the_mode_json_has_null_for_what_is_no_number():
+    file = io.StringIO()
+    ConsoleProgress(every_n_batches=1, mode="json", file=file)(event(metrics={**METRICS, "loss/total": torch.tensor(-math.inf)}))
+    line = json.loads(file.getvalue(), parse_constant=pytest.fail)
+    assert line["loss/total"] is None and line["nonfinite"] == ["loss/total"]
+
+
 def test_an_unknown_mode_is_refused():
-    with pytest.raises(ValueError, match="mode must be one of auto, rich, plain, none, got 'fancy'"):
+    with pytest.raises(ValueError, match="mode must be one of auto, rich, plain, json, none, got 'fancy'"):
         ConsoleProgress(mode="fancy")
 
 

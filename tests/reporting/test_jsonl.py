@@ -85,6 +85,14 @@ def test_a_metric_that_is_not_finite_is_null_and_named(tmp_path):
     assert lines[-1]["nonfinite"] == ["loss/total", "norm"]
 
 
+def test_a_validated_metric_that_is_not_finite_is_null_and_named_too(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    seen = event(Stage.AFTER_VALIDATION, batch=1, validation={"loss/total": -math.inf, "mae": 0.5})
+    JsonlWriter(path, every_n_batches=1)(seen)
+    line = json.loads(path.read_text().splitlines()[-1], parse_constant=pytest.fail)
+    assert (line["validation/loss/total"], line["validation/mae"], line["nonfinite"]) == (None, 0.5, ["validation/loss/total"])
+
+
 def test_a_line_that_a_dying_process_left_half_written_is_passed_over(tmp_path):
     path = tmp_path / "metrics.jsonl"
     log = JsonlWriter(path, every_n_batches=1)

@@ -8,7 +8,7 @@ import click
 if TYPE_CHECKING:
     from ...reporting import ConsoleProgress, Profile
 
-_PROGRESS = ("auto", "rich", "plain", "none", "line", "dashboard")
+_PROGRESS = ("auto", "rich", "plain", "json", "none", "line", "dashboard")
 
 
 class Telling(NamedTuple):
@@ -34,7 +34,7 @@ PROGRESS = click.option(
     "--progress",
     type=click.Choice(_PROGRESS),
     default="auto",
-    help="On stderr: a live dashboard or line where there is a terminal for it, plain lines, or nothing.",
+    help="On stderr: a live dashboard or line where there is a terminal for it, plain lines, lines of JSON, or nothing.",
 )
 PROFILE = click.option(
     "--profile", metavar="A:B", callback=_batches, help="Profile batches A to B; a trace and a table of seconds in the run's trace/."
