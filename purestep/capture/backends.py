@@ -78,13 +78,16 @@ def _by_inductor(graph: Any, example: list[Tensor], cache: str | os.PathLike | N
     from torch._inductor.compile_fx import compile_fx
     from torch._inductor.runtime.cache_dir_utils import temporary_cache_dir
 
+    from .rewriting import Rewriting
+
     # without a shape environment both caches of compiled code, AOTAutograd's and inductor's, are passed by
     mode = next((x.fake_mode for x in example if isinstance(x, FakeTensor)), None)
     context = torch._guards.TracingContext(mode or FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True))
     before = dict(counters["inductor"])
     with torch._guards.tracing(context), temporary_cache_dir(os.fspath(cache)) if cache is not None else contextlib.nullcontext():
         # the key of our own cache has checked sizes and strides already
-        compiled = compile_fx(graph, example, config_patches={"size_asserts": False}, ignore_shape_env=mode is None)
+        options = {"size_asserts": False, "post_grad_custom_pre_pass": Rewriting()}
+        compiled = compile_fx(graph, example, config_patches=options, ignore_shape_env=mode is None)
     found = (
         how for how in ("hit", "miss", "bypass") if counters["inductor"][f"fxgraph_cache_{how}"] > before.get(f"fxgraph_cache_{how}", 0)
     )
