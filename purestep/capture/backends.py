@@ -55,9 +55,8 @@ def _empty(x: Tensor) -> Tensor:
 def _of_any_length(operands: Sequence[Tensor]) -> list[Tensor]:
     """Stand-ins of one dimension, all of one length that is not known; scalars stay scalars."""
     env = ShapeEnv()
-    length = env.create_symintnode(
-        env.create_symbol(4096, ConstantSource("length"), DimDynamic.DYNAMIC, None), hint=4096, source=ConstantSource("length")
-    )
+    source, typical = ConstantSource("length"), 2**16  # long enough to be worth several threads
+    length = env.create_symintnode(env.create_symbol(typical, source, DimDynamic.DYNAMIC, None), hint=typical, source=source)
     with FakeTensorMode(shape_env=env):
         return [torch.empty(() if x.ndim == 0 else (length,), dtype=x.dtype, device=x.device) for x in operands]
 

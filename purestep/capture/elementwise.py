@@ -52,7 +52,7 @@ def operation(node: fx.Node) -> tuple[Any, list[Any], dict[str, Any]] | None:
     """
     if is_part(node):
         source: Any = node.args[0]
-        arguments = [arg[node.args[1]] if isinstance(arg, list | tuple) else arg for arg in source.args]
+        arguments = [arg[node.args[1]] if isinstance(arg, list | tuple) else arg for arg in source.args]  # type: ignore[index]
         return elementwise(source), arguments, {}
     if any(isinstance(arg, fx.Node) for arg in node.kwargs.values()):
         return None

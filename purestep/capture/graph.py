@@ -24,6 +24,8 @@ class CaptureRecord:
     compile_seconds: float
     cache: str = ""
     """Whether compiled code was found on disk: `"hit"`, `"miss"`, or `"bypass"` where torch cannot keep it."""
+    shared_calls: int = 0
+    """How often a step calls code that is compiled once and serves many leaves; 0: each leaf has code of its own."""
 
 
 @dataclasses.dataclass(frozen=True)

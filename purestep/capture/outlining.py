@@ -19,8 +19,10 @@ from torch import Tensor, fx
 from .pieces import Piece, find_pieces, is_scalar, is_there, last_writes, moves_memory, source
 
 aten = torch.ops.aten
-# a call takes some microseconds: where leaves are fewer, compiling them is no burden, and where they are small, the calls would be one
-MIN_CALLS, MIN_ELEMENTS = 16, 16384
+MIN_CALLS = 16
+"""Fewest leaves, or sets of leaves, that one piece of code must serve: fewer are compiled soon enough."""
+MIN_ELEMENTS = 16384
+"""Fewest elements that they must have on average: a call takes some microseconds, which a small leaf does not."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,19 +64,12 @@ class Program:
         return run_all
 
 
-def outline(graph: fx.GraphModule, min_calls: int = MIN_CALLS, min_elements: int = MIN_ELEMENTS) -> Program | None:
-    """Cut the updates off a graph that ends in writing new values into its inputs; None where that would not pay.
-
-    Args:
-        graph: Changed by this.
-        min_calls: Fewest leaves, or sets of leaves, that one piece of code must serve.
-        min_elements: Fewest elements that they must have on average.
-    """
-    limits = min_calls, min_elements
+def outline(graph: fx.GraphModule) -> Program | None:
+    """Cut the updates off a graph that ends in writing new values into its inputs, which changes it; None where that would not pay."""
     by_form: dict[Any, list[Piece]] = {}
     for piece in find_pieces(graph):
         by_form.setdefault(piece.form(), []).append(piece)
-    chosen = [pieces for pieces in by_form.values() if _pays([piece.leaves[0] for piece in pieces], *limits)]
+    chosen = [pieces for pieces in by_form.values() if _pays([piece.leaves[0] for piece in pieces])]
     if not chosen:
         return None
     bodies = [pieces[0].body() for pieces in chosen]
@@ -86,15 +81,15 @@ def outline(graph: fx.GraphModule, min_calls: int = MIN_CALLS, min_elements: int
     position = {node: i for i, node in enumerate(graph.graph.find_nodes(op="placeholder"))}
     wanted = _computed((*results, *(node for pieces in chosen for piece in pieces for node in piece.operands)))
     _return(graph, wanted)
-    stages = _cut_norms(graph, wanted, position, limits) or [_whole(graph, wanted, position)]
+    stages = _cut_norms(graph, wanted, position) or [_whole(graph, wanted, position)]
     for body, pieces in zip(bodies, chosen, strict=True):
         calls = tuple(tuple(position[node] for node in piece.operands) for piece in pieces)
         stages.append(Stage(body, calls, _values(pieces[0].operands), is_shared=True))
     return Program(tuple(stages), tuple(position[node] for node in results))
 
 
-def _pays(leaves: Sequence[fx.Node], min_calls: int, min_elements: int) -> bool:
-    return len(leaves) >= min_calls and sum(leaf.meta["val"].numel() for leaf in leaves) >= min_elements * len(leaves)
+def _pays(leaves: Sequence[fx.Node]) -> bool:
+    return len(leaves) >= MIN_CALLS and sum(leaf.meta["val"].numel() for leaf in leaves) >= MIN_ELEMENTS * len(leaves)
 
 
 def _computed(nodes: Iterable[fx.Node]) -> list[fx.Node]:
@@ -126,17 +121,17 @@ def _whole(graph: fx.GraphModule, wanted: list[fx.Node], position: dict[fx.Node,
     return Stage(graph, (tuple(position[node] for node in inputs),), _values(inputs))
 
 
-def _cut_norms(graph: fx.GraphModule, wanted: list[fx.Node], position: dict[fx.Node, int], limits: tuple[int, int]) -> list[Stage] | None:
+def _cut_norms(graph: fx.GraphModule, wanted: list[fx.Node], position: dict[fx.Node, int]) -> list[Stage] | None:
     """Stages of a graph that takes norms of many leaves: what comes before, the norms by shared code, and what comes after.
 
     None where there are few, or more than scalars comes after: that would have to be stored in between.
     """
-    norms = _norms(graph, limits)
+    norms = _norms(graph)
     late = _after(graph, norms)
     if not norms or late is None:
         return None
     given = dict.fromkeys(arg for node in late for arg in node.all_input_nodes if arg not in late)
-    early = _computed(node for node in (*wanted, *(norm.args[0] for norm in norms), *given) if node not in late and node not in norms)
+    early = _computed(node for node in (*wanted, *(norm.args[0] for norm in norms), *given) if node not in late and node not in norms)  # type: ignore[misc]
     answers = [node for node in wanted if node in late]
     over: list[Any] = [norm.args[0] for norm in norms]
     one, after = _copied(norms[:1], over[:1], norms[:1]), _copied(late, given, answers)
@@ -151,7 +146,7 @@ def _cut_norms(graph: fx.GraphModule, wanted: list[fx.Node], position: dict[fx.N
     return stages
 
 
-def _norms(graph: fx.GraphModule, limits: tuple[int, int]) -> list[fx.Node]:
+def _norms(graph: fx.GraphModule) -> list[fx.Node]:
     """Norms of whole tensors that are there as they are, of one dtype."""
     written = last_writes(graph)
     by_kind: dict[Any, list[fx.Node]] = {}
@@ -159,7 +154,7 @@ def _norms(graph: fx.GraphModule, limits: tuple[int, int]) -> list[fx.Node]:
         if is_scalar(node) and len(node.args) == 1 and is_there(node.args[0], written):
             by_kind.setdefault((node.args[0].meta["val"].dtype, repr(node.kwargs)), []).append(node)
     most = max(by_kind.values(), key=len, default=[])
-    return most if _pays([norm.args[0] for norm in most], *limits) else []
+    return most if _pays([norm.args[0] for norm in most]) else []  # type: ignore[misc]
 
 
 def _after(graph: fx.GraphModule, norms: list[fx.Node]) -> dict[fx.Node, None] | None:

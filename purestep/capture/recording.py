@@ -85,7 +85,7 @@ def capture_by_trace(step: Callable[..., Any], leaves: list[Any], spec: Any, don
             return guard(*[leaves[i] for i in positions])
 
     where = tuple(f"{read.value} at {read.where}" for read in reads.reads)
-    record = CaptureRecord("trace", "", num_nodes, where, traced - began, time.perf_counter() - traced, cache)
+    record = CaptureRecord("trace", "", num_nodes, where, traced - began, time.perf_counter() - traced, cache, shared)
     return Graph(call, record, tuple(reads.reads), check if guard is not None else None, flat_storage)
 
 

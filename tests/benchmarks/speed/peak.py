@@ -16,12 +16,12 @@ ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "655
 
 
 def live_tensor_bytes() -> int:
-    """Bytes of all storages that some tensor holds."""
+    """Bytes of all storages that some tensor holds; meta tensors have a size, but no memory."""
     storages = {}
     for thing in gc.get_objects():
         if type(thing) in (torch.Tensor, torch.nn.Parameter) and not torch._C._functorch.is_functorch_wrapped_tensor(thing):
             storage = thing.untyped_storage()
-            storages[storage._cdata] = storage.nbytes()
+            storages[storage._cdata] = 0 if thing.is_meta else storage.nbytes()
     return sum(storages.values())
 
 
