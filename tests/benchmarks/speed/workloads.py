@@ -64,6 +64,19 @@ def _regression(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return F.mse_loss(model(batch[0]), batch[1])
 
 
+# --- a network of usual width ---------------------------------------------------------------------------------------
+
+
+def _mlp_model() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 1))
+
+
+def _mlp_batches() -> list[tuple[Tensor, Tensor]]:
+    gen = torch.Generator().manual_seed(1)
+    x = [torch.randn(64, 64, generator=gen) for _ in range(8)]
+    return [(part, part[:, :8].sum(1, keepdim=True).sin()) for part in x]
+
+
 # --- a character model ----------------------------------------------------------------------------------------------
 
 
@@ -180,6 +193,7 @@ WORKLOADS: dict[str, Workload] = {
     workload.name: workload
     for workload in (
         Workload("tiny", partial(_seeded, _tiny_model), _tiny_batches, _regression, steps=300),
+        Workload("mlp", partial(_seeded, _mlp_model), _mlp_batches, _regression, steps=50),
         Workload(
             "lm", partial(_seeded, partial(CharModel, 6, 256, 8, 65, 128)), partial(_text_batches, 4, 16, 128), _next_character, steps=1
         ),
