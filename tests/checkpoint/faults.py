@@ -1,11 +1,15 @@
 """An operating system that fails on command: kills, errors, short writes, and a record of every call for the power-loss model."""
 
+import contextlib
 import errno
+import multiprocessing
 import os
 import signal
 import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+import torch
 
 from purestep.checkpoint import disk
 
@@ -136,6 +140,33 @@ def in_child(work: Callable[[Callable[[int], None]], Any], faults: FaultyOS | No
     _, status = os.waitpid(pid, 0)
     numbers, _, error = said.partition("E")
     return Outcome(os.WIFSIGNALED(status), [int(line) for line in numbers.split()], error)
+
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["tests.distributed.preloaded"])  # there is one such server, so the same for all tests
+
+
+def in_new_process(work: Callable[..., Any], *args: Any) -> Outcome:
+    """Run `work(acknowledge, *args)` in a process that never trained before: autograd with a device's threads cannot be forked."""
+    read, write = _context.Pipe(duplex=False)
+    process = _context.Process(target=_tell, args=(write, work, args))
+    process.start()
+    write.close()
+    said: list[Any] = []
+    with contextlib.suppress(EOFError):
+        while True:
+            said.append(read.recv())
+    process.join()
+    return Outcome(process.exitcode < 0, [n for n in said if isinstance(n, int)], "".join(s for s in said if isinstance(s, str)))
+
+
+def _tell(write: Any, work: Callable[..., Any], args: tuple) -> None:
+    torch.set_num_threads(1)
+    try:
+        work(write.send, *args)
+    except BaseException:
+        write.send(traceback.format_exc())
+        raise SystemExit(1) from None
 
 
 ERRORS = {"disk full": errno.ENOSPC, "I/O error": errno.EIO, "read-only": errno.EROFS, "no permission": errno.EACCES}

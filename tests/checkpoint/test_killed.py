@@ -1,6 +1,7 @@
 """A process that is killed at any moment of a run, and the next one that continues: the same state, samples and metrics, to the bit."""
 
 import dataclasses
+import functools
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 from purestep.checkpoint import list_checkpoints, load
 from purestep.core.hook import Stage
 from purestep.reporting import StopOnSignal, read_metrics
-from tests.checkpoint.faults import in_child
+from tests.checkpoint.faults import in_new_process
 from tests.checkpoint.resuming import NUM_BATCHES, NUM_EPOCHS, make_run, run_in
 
 LAST = NUM_BATCHES * NUM_EPOCHS
@@ -44,12 +45,16 @@ def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def dying_at(stage, batch):
-    def listener(event):
-        if event.stage is stage and event.batch_count == batch:
-            die()
+@dataclasses.dataclass(frozen=True)
+class Dying:
+    """A listener that kills its process."""
 
-    return listener
+    stage: Stage
+    batch: int
+
+    def __call__(self, event):
+        if event.stage is self.stage and event.batch_count == self.batch:
+            die()
 
 
 class Deadly:
@@ -71,8 +76,12 @@ def run_that_dies_in_validation(number):
     return training, batches, dataclasses.replace(validation, data=Deadly(validation.data, number))
 
 
-def killed(directory, *listeners, **options):
-    outcome = in_child(lambda acknowledge: run_in(directory, *listeners, **options))
+def train(acknowledge, directory, listeners, make):
+    run_in(directory, *listeners, make=make)
+
+
+def killed(directory, *listeners, make=make_run):
+    outcome = in_new_process(train, directory, listeners, make)
     assert outcome.killed, outcome.error
 
 
@@ -93,27 +102,27 @@ PLACES = [
 
 @pytest.mark.parametrize(("stage", "batch"), PLACES, ids=lambda value: getattr(value, "name", value))
 def test_a_process_killed_at_any_stage_is_continued_to_the_same_end(tmp_path, assert_same_run, stage, batch):
-    killed(tmp_path, dying_at(stage, batch))
+    killed(tmp_path, Dying(stage, batch))
     run_in(tmp_path)
     assert_same_run(tmp_path)
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_a_process_killed_during_validation_is_continued_to_the_same_end(tmp_path, assert_same_run, number):
-    killed(tmp_path, make=lambda: run_that_dies_in_validation(number))
+    killed(tmp_path, make=functools.partial(run_that_dies_in_validation, number))
     run_in(tmp_path)
     assert_same_run(tmp_path)
 
 
 def test_processes_killed_one_after_another_are_continued_to_the_same_end(tmp_path, assert_same_run):
     for batch in (4, 5, 9, 10, LAST):
-        killed(tmp_path, dying_at(Stage.AFTER_BATCH, batch))
+        killed(tmp_path, Dying(Stage.AFTER_BATCH, batch))
     run_in(tmp_path)
     assert_same_run(tmp_path)
 
 
 def test_a_kill_costs_no_more_than_what_came_after_the_last_checkpoint(tmp_path):
-    killed(tmp_path, dying_at(Stage.AFTER_BATCH, 8))
+    killed(tmp_path, Dying(Stage.AFTER_BATCH, 8))
     before = (tmp_path / "samples.txt").read_text().splitlines()
     label = list_checkpoints(tmp_path / "checkpoints")[-1].manifest.label
     assert len(before) == 8
@@ -123,40 +132,42 @@ def test_a_kill_costs_no_more_than_what_came_after_the_last_checkpoint(tmp_path)
     assert starts == [0, label]
 
 
+def ask_to_end(acknowledge, directory, number, batch):
+    def ask(event):
+        if event.stage is Stage.AFTER_BATCH and event.batch_count == batch:
+            os.kill(os.getpid(), number)
+
+    with StopOnSignal() as stop:
+        run_in(directory, ask, stop)
+    acknowledge(batch)
+
+
 @pytest.mark.parametrize(
     ("number", "batch", "reason"),
     [(signal.SIGTERM, 2, "preemption"), (signal.SIGUSR1, 7, "periodic"), (signal.SIGUSR1, 12, "preemption")],  # 7 is due anyway
 )
 def test_a_request_to_end_saves_what_is_there_and_the_next_process_goes_on(tmp_path, assert_same_run, number, batch, reason):
-    def told(acknowledge):
-        def ask(event):
-            if event.stage is Stage.AFTER_BATCH and event.batch_count == batch:
-                os.kill(os.getpid(), number)
-
-        with StopOnSignal() as stop:
-            run_in(tmp_path, ask, stop)
-        acknowledge(batch)
-
-    assert in_child(told).acknowledged == [batch]
+    assert in_new_process(ask_to_end, tmp_path, number, batch).acknowledged == [batch]
     newest = list_checkpoints(tmp_path / "checkpoints")[-1].manifest
     assert (newest.label, newest.reason) == (batch, reason)
     run_in(tmp_path)
     assert_same_run(tmp_path)
 
 
+def insist_on_the_end(acknowledge, directory):
+    def insist(event):
+        if event.stage is Stage.AFTER_BATCH and event.batch_count == 8:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert stop.received is signal.SIGTERM
+            os.kill(os.getpid(), signal.SIGTERM)
+            acknowledge(8)
+
+    with StopOnSignal() as stop:
+        run_in(directory, insist, stop)
+
+
 def test_a_second_request_to_end_is_obeyed_at_once_and_costs_only_what_was_not_saved(tmp_path, assert_same_run):
-    def told_twice(acknowledge):
-        def insist(event):
-            if event.stage is Stage.AFTER_BATCH and event.batch_count == 8:
-                os.kill(os.getpid(), signal.SIGTERM)
-                assert stop.received is signal.SIGTERM
-                os.kill(os.getpid(), signal.SIGTERM)
-                acknowledge(8)
-
-        with StopOnSignal() as stop:
-            run_in(tmp_path, insist, stop)
-
-    outcome = in_child(told_twice)
+    outcome = in_new_process(insist_on_the_end, tmp_path)
     assert outcome.killed, outcome.error
     assert outcome.acknowledged == []
     run_in(tmp_path)

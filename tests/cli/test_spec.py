@@ -1,5 +1,6 @@
 """The commands around specs, as a user types them. Runs are tiny: a few frames, three updates."""
 
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -181,7 +182,7 @@ def test_a_run_writes_down_what_it_was_and_what_became_of_it():
     assert records["spec.json"]["strategy"]["num_steps"] == 2
     assert records["spec.json"]["strategy"]["update"][2]["b1"] == 0.9
     assert records["run.json"]["overrides"] == ["strategy.num_steps=2"]
-    assert records["run.json"]["packages"]["torch"] == torch.__version__
+    assert records["run.json"]["packages"]["torch"] == importlib.metadata.version("torch")
     assert (records["status.json"]["status"], records["status.json"]["exit_code"]) == ("finished", 0)
     assert [line["batch"] for line in read_metrics("run/metrics.jsonl") if line["kind"] == "train"] == [1, 2]
 
