@@ -13,6 +13,7 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from .outlining import outline
+from .sums import store_sums
 
 Backend = Literal["inductor", "aot_eager", "eager"]
 BACKENDS: tuple[str, ...] = get_args(Backend)
@@ -38,6 +39,8 @@ def compile_graph(graph: fx.GraphModule, example: list[Tensor], compiler: Compil
     program = outline(graph)
     if program is None:
         return *_compile(graph, example, compiler), 0
+    if compiler.backend == "inductor":
+        store_sums(program.stages[0].graph)
     runs, found = [], []
     for number, stage in enumerate(program.stages):
         operands = _of_any_length(stage.operands) if stage.is_shared else example if number == 0 else [_empty(x) for x in stage.operands]
