@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import purestep as ps
-from tests.examples_of_models import batches, molecules, poisoned, potential_training, run, training
+from tests.examples_of_models import batches, mean_squared_error, molecules, poisoned, potential_training, run, training
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -88,7 +88,7 @@ def test_a_checkpoint_written_on_the_device_loads_on_the_cpu(tmp_path):
 
 
 def test_half_precision_runs_under_autocast_with_parameters_in_float32():
-    tr = training(precision="bf16")
+    tr = training(precision="bf16", loss=mean_squared_error(dtype_policy="prediction_to_target"))
     state = ps.tree.map(lambda leaf: leaf.float() if leaf.is_floating_point() and leaf.ndim else leaf, tr.init(device="cuda"))
     batch = ps.tree.cast(on_device(batches(1))[0], torch.float32)
     after, metrics = tr.step(state, batch)

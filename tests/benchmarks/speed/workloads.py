@@ -114,13 +114,13 @@ def _char_model() -> nn.Module:
     return CharModel(layers=6, width=256, heads=8, vocabulary=65, length=128)
 
 
-def _text_batches(count: int, size: int, length: int) -> list[tuple[Tensor, Tensor]]:
+def text_batches(count: int, size: int, length: int) -> list[tuple[Tensor, Tensor]]:
     gen = torch.Generator().manual_seed(2)
     text = torch.randint(0, 65, (count, size, length + 1), generator=gen)
     return [(part[:, :-1], part[:, 1:]) for part in text]
 
 
-def _next_character(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+def next_character(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return F.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
 
 
@@ -195,7 +195,7 @@ WORKLOADS: dict[str, Workload] = {
         Workload("tiny", partial(_seeded, _tiny_model), _tiny_batches, _regression, steps=300),
         Workload("mlp", partial(_seeded, _mlp_model), _mlp_batches, _regression, steps=50),
         Workload(
-            "lm", partial(_seeded, partial(CharModel, 6, 256, 8, 65, 128)), partial(_text_batches, 4, 16, 128), _next_character, steps=1
+            "lm", partial(_seeded, partial(CharModel, 6, 256, 8, 65, 128)), partial(text_batches, 4, 16, 128), next_character, steps=1
         ),
         Workload("schnet", partial(_seeded, partial(_potential, "SchNet")), _molecule_batches, _energy_and_forces, steps=4),
         Workload("painn", partial(_seeded, partial(_potential, "PaiNN")), _molecule_batches, _energy_and_forces, steps=4),
