@@ -12,19 +12,20 @@ from typing import Any, Literal, Self
 
 from torch import Tensor
 
-from ..core.event import Event, is_preemption
+from ..core.cadence import Cadence, Moment, is_due, reason_at_end
+from ..core.event import Event
 from ..core.hook import Stage
+from ..core.saved_parts import RankReport
 from ..errors import CheckpointError, CheckpointSaveError
 from . import layout, snapshot
 from .best import parse_best
-from .cadence import Cadence, Moment, is_due
 from .hashing import Hash
 from .layout import Placed
 from .lock import lock_root, unlock_root
 from .manifest import Reason
 from .retention import Best, Policy
 from .root import apply_retention, make_way, refresh_links, refuse_to_go_back
-from .shards import RankReport, join_reports
+from .shards import join_reports
 from .splitting import MAX_FILE_BYTES, check_limit
 from .staging import clean, commit, make_root, staging
 from .store import directory_name, scan
@@ -308,9 +309,7 @@ class Checkpointer:
         elif event.stage is Stage.AFTER_TRAINING:
             self.wait()
             if not self._has(event):
-                # a run that was stopped early will go on, and its last checkpoint need not stay for ever
-                early: Reason = "preemption" if is_preemption(event.stop_reason) else "periodic"
-                self._save_event(event, "final" if event.target_reached else early)
+                self._save_event(event, reason_at_end(event))
             self.wait()
 
     def _hear_error(self, event: Event) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.saved_parts import Box
 from ..errors import CheckpointSaveError
 from . import tensorfile
 from .manifest import MODEL_FILE, STATE_FILE, Kind, Schema
@@ -19,13 +20,6 @@ SCALARS = (bool, int, float, str)
 MODEL_FIELDS = ("params", "buffers")
 COUNTERS = ("batch_count", "step_count", "global_step_count", "epoch_count", "epoch_step_count")
 SCHEMA_VERSION = 1  # of TrainState; a change of its fields raises it and adds a row to the table of migrations
-
-
-class Box(NamedTuple):
-    """A part of a larger tensor: where it begins, and the shape of the whole."""
-
-    offset: tuple[int, ...]
-    whole: tuple[int, ...]
 
 
 def whole(shape: Sequence[int]) -> Box:

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.saved_parts import Box
 from ..errors import CheckpointCorruptError, CheckpointUnsafeError
 from . import disk, tensorfile
 from .hashing import MAX_QUEUED, Hasher, hashing
-from .layout import Box
 from .manifest import FileRecord, Leaf, Manifest, Piece
 from .store import Checkpoint
 from .strictjson import collector_paused

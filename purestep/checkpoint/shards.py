@@ -8,13 +8,13 @@ for whoever gathers them.
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from ..core.saved_parts import Box, Part, RankReport, Wanted
 from ..errors import CheckpointSaveError, StructureMismatchError
 from . import layout
-from .layout import Box, Placed
+from .layout import Placed
 from .manifest import FileRecord, Leaf
 from .read import Request, Verify, check_memory, new_tensor, read_all
 from .restore import with_checkpoint
@@ -22,30 +22,6 @@ from .staging import commit, staging
 from .store import Checkpoint, tiling_problem
 from .tensorfile import dtype_from_name, num_bytes
 from .write import About, encode_checked, make_manifest, saving, write_files
-
-
-class Part(NamedTuple):
-    """What one rank holds of a leaf; without a box the whole of it, which then only one rank may hand in."""
-
-    path: str
-    leaf: Any
-    box: Box | None = None
-
-
-class RankReport(NamedTuple):
-    """What one rank has written, as plain JSON."""
-
-    files: list[dict[str, Any]]
-    leaves: list[dict[str, Any]]
-    finite: bool = True
-    """Whether its parts of the weights are."""
-
-
-class Wanted(NamedTuple):
-    """A box of a leaf to read, and its size."""
-
-    offset: tuple[int, ...]
-    shape: tuple[int, ...]
 
 
 def even_split(size: int, world_size: int) -> list[tuple[int, int]]:

@@ -6,55 +6,25 @@ outside; what they are told of a part is its path, its tensor and its box in the
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from ..core import tree
 from ..core.ranks import Ranks
+from ..core.saved_parts import Box, Part, RankReport, Wanted
 from ..errors import DistributedError, StructureMismatchError
 from .local import cuts_of, has_own_windows
 from .parts import Cut, rows_of
 from .topology import Topology
 
 
-class Box(NamedTuple):
-    """Where a part lies in its leaf."""
-
-    offset: tuple[int, ...]
-    whole: tuple[int, ...]
-
-
-class Part(NamedTuple):
-    """What one rank writes of a leaf; without a box the whole of it."""
-
-    path: str
-    leaf: Any
-    box: Box | None
-
-
-class Wanted(NamedTuple):
-    """What one rank reads of a leaf."""
-
-    offset: tuple[int, ...]
-    shape: tuple[int, ...]
-
-
-class Report(NamedTuple):
-    """What one rank has written, as plain JSON."""
-
-    files: list[dict[str, Any]]
-    leaves: list[dict[str, Any]]
-    finite: bool
-    """Whether its parts of the weights are."""
-
-
 class WritePart(Protocol):
     """Such as `checkpoint.shards.write_rank`: write the parts of a rank into a directory that rank 0 has opened."""
 
-    def __call__(self, directory: str, parts: Sequence[Any], *, rank: int, world_size: int, has_model: bool) -> Any:
-        """Returns two lists of plain JSON, of files and of leaves, and whether the weights are finite."""
+    def __call__(self, directory: str, parts: Sequence[Part], *, rank: int, world_size: int, has_model: bool) -> RankReport:
+        """Returns what was written."""
         ...
 
 
@@ -62,7 +32,7 @@ class WritePart(Protocol):
 class PartsWriter(Protocol):
     """What rank 0 needs, beside a `Writer`, for checkpoints in parts."""
 
-    def save_parts(self, state: Any, step: int | None, *, write: Callable[[str], Sequence[Any]], **about: Any) -> None:
+    def save_parts(self, state: Any, step: int | None, *, write: Callable[[str], Sequence[RankReport]], **about: Any) -> None:
         """Open a directory, call `write(directory)`, which returns the reports of all ranks, and seal it; if that raises, undo it."""
         ...
 
@@ -76,7 +46,7 @@ def save_in_parts(
         DistributedError: If it went wrong on another rank; a rank raises its own error. What was there before is untouched.
     """
 
-    def write(directory: str) -> list[Report]:
+    def write(directory: str) -> list[RankReport]:
         ranks.settle()  # the others have waited to hear whether the directory is open
         return _write_together(ranks.tell(directory), state, write_part, ranks)
 
@@ -93,13 +63,13 @@ def save_in_parts(
     ranks.settle()
 
 
-def _write_together(directory: str, state: Any, write_part: WritePart, ranks: Ranks) -> list[Report]:
+def _write_together(directory: str, state: Any, write_part: WritePart, ranks: Ranks) -> list[RankReport]:
     own = parts_of_rank(state, ranks)
     written = ranks.together(
         lambda: write_part(directory, own, rank=ranks.rank, world_size=ranks.world_size, has_model=hasattr(state, "params"))
     )
     text = json.dumps([written.files, written.leaves, written.finite])
-    return [Report(*json.loads(ranks.tell(text, speaker))) for speaker in range(ranks.world_size)]
+    return [RankReport(*json.loads(ranks.tell(text, speaker))) for speaker in range(ranks.world_size)]
 
 
 def parts_of_rank(state: Any, ranks: Ranks) -> list[Part]:

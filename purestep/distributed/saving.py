@@ -3,6 +3,7 @@
 Which format, and where, is the business of the functions and the writer given from outside.
 """
 
+import dataclasses
 import time
 from collections.abc import Callable
 from typing import Any, Protocol, Self
@@ -12,7 +13,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..core import tree
-from ..core.event import Event, crossed, is_preemption
+from ..core.cadence import Cadence, Moment, is_due, reason_at_end
+from ..core.event import Event
 from ..core.hook import Stage
 from ..core.ranks import Ranks
 from .collective import run_collective
@@ -77,9 +79,9 @@ class SharedCheckpoints:
         write_part: WritePart | None = None,
     ):
         self.topology, self.write_part = topology, write_part
-        self.every_n_steps, self.every_n_epochs, self.every_seconds = every_n_steps, every_n_epochs, every_seconds
+        self.cadence = Cadence(every_n_steps, every_n_epochs, every_seconds)
         self._writer = topology.ranks.together(lambda: _made(make_writer, write_part) if topology.rank == 0 else None)
-        self._step, self._epoch, self._time = 0, 0, time.monotonic()
+        self._last = Moment(0, 0, time.monotonic())
         self._saved: tuple[int, int] | None = None
 
     def save(self, state: Any, step: int | None = None, **about: Any) -> None:
@@ -100,14 +102,13 @@ class SharedCheckpoints:
         """Save if it is time."""
         if event.stage is Stage.SETUP:
             self._on_rank_zero(lambda writer: writer.check_start(event.batch_count))
-            self._step, self._epoch, self._time = event.step_count, event.epoch_count, time.monotonic()
+            self._last = _moment_of(event, event.step_count)
         elif event.stage in (Stage.AFTER_BATCH, Stage.AFTER_EPOCH):
             if self._is_due(event):
                 self._save_event(event, "periodic")
         elif event.stage is Stage.AFTER_TRAINING:
             if self._saved != (event.batch_count, event.epoch_count):
-                early = "preemption" if is_preemption(event.stop_reason) else "periodic"
-                self._save_event(event, "final" if event.target_reached else early)
+                self._save_event(event, reason_at_end(event))
             self._on_rank_zero(lambda writer: writer.wait())
 
     def close(self) -> None:
@@ -127,19 +128,23 @@ class SharedCheckpoints:
         self.topology.ranks.together(lambda: action(self._writer) if self._writer is not None else None)
 
     def _is_due(self, event: Event) -> bool:
-        due = crossed(self.every_n_epochs, self._epoch, event.epoch_count)
-        if crossed(self.every_n_steps, self._step, event.step_bound):  # only then is the device asked
-            due = due or crossed(self.every_n_steps, self._step, event.step_count)
-        if self.every_seconds is not None:
-            late = self.topology.rank == 0 and time.monotonic() - self._time >= self.every_seconds
+        every_seconds, counts = self.cadence.every_seconds, dataclasses.replace(self.cadence, every_seconds=None)
+        due = is_due(counts, self._last, _moment_of(event, event.step_bound))  # only then is the device asked
+        due = due and is_due(counts, self._last, _moment_of(event, event.step_count))
+        if every_seconds is not None:
+            late = self.topology.rank == 0 and time.monotonic() - self._last.seconds >= every_seconds
             due = self.topology.ranks.settle("late" if late else None) is not None or due
         return due
 
     def _save_event(self, event: Event, reason: str) -> None:
         validation = {f"validation/{name}": value for name, value in (event.validation or {}).items()}
         self.save(event.state, event.batch_count, reason=reason, metrics={**event.metrics, **validation})
-        self._step, self._epoch, self._time = event.step_count, event.epoch_count, time.monotonic()
+        self._last = _moment_of(event, event.step_count)
         self._saved = (event.batch_count, event.epoch_count)
+
+
+def _moment_of(event: Event, step: int) -> Moment:
+    return Moment(step, event.epoch_count, time.monotonic())
 
 
 def _made(make_writer: Callable[[], Writer], write_part: WritePart | None) -> Writer:

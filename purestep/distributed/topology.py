@@ -77,8 +77,8 @@ def init(
         if method == "env://":
             _set_meeting_point(os.environ)
         backend = "cpu:gloo,cuda:nccl" if where.type == "cuda" else "gloo"
-        patience = timeout_seconds if collective_timeout_seconds is None else collective_timeout_seconds
-        start, patience = (datetime.timedelta(seconds=seconds) for seconds in (timeout_seconds, patience))
+        start = datetime.timedelta(seconds=timeout_seconds)
+        patience = start if collective_timeout_seconds is None else datetime.timedelta(seconds=collective_timeout_seconds)
         try:
             store, *_ = next(rendezvous(method, own, size, timeout=start))
             # torchrun may keep its store for the next life of the ranks, which must not find the addresses of the last one in it

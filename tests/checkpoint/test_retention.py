@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from purestep.checkpoint.best import best_of, parse_best
-from purestep.checkpoint.cadence import Cadence, Moment, is_due
 from purestep.checkpoint.manifest import Manifest, Schema, Version
 from purestep.checkpoint.resume import check_same
 from purestep.checkpoint.retention import Best, Policy, plan
 from purestep.checkpoint.store import Checkpoint
+from purestep.core.cadence import Cadence, Moment, is_due
 from purestep.errors import StructureMismatchError
 
 NOON = datetime.datetime(2025, 7, 1, 12, tzinfo=datetime.UTC)

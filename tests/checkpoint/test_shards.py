@@ -7,10 +7,11 @@ import torch
 from torch.distributed.tensor import Shard
 
 from purestep.checkpoint import load, load_weights, read_manifest, verify
-from purestep.checkpoint.layout import Box, Schema
-from purestep.checkpoint.shards import Part, RankReport, Wanted, even_split, join_reports, load_parts, save_parts, write_rank
+from purestep.checkpoint.layout import Schema
+from purestep.checkpoint.shards import even_split, join_reports, load_parts, save_parts, write_rank
 from purestep.checkpoint.store import tiling_problem
 from purestep.checkpoint.write import About
+from purestep.core.saved_parts import Box, Part, RankReport, Wanted
 from purestep.errors import CheckpointCorruptError, CheckpointSaveError, StructureMismatchError
 
 WORLDS = range(1, 9)

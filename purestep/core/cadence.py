@@ -1,9 +1,9 @@
-"""When a checkpoint is due: on the transition of a counter, never again while it stands still."""
+"""When a checkpoint is due: on the transition of a counter, never again while it stands still; and why the last one is written."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from ..core.event import crossed
+from .event import Event, crossed, is_preemption
 
 
 class Moment(NamedTuple):
@@ -35,3 +35,10 @@ def is_due(cadence: Cadence, last: Moment, now: Moment) -> bool:
         or crossed(cadence.every_n_epochs, last.epoch, now.epoch)
         or (cadence.every_seconds is not None and now.seconds - last.seconds >= cadence.every_seconds)
     )
+
+
+def reason_at_end(event: Event) -> Literal["final", "preemption", "periodic"]:
+    """Why the checkpoint at the end of a run is written: one that was stopped early will go on, and need not be kept for ever."""
+    if event.target_reached:
+        return "final"
+    return "preemption" if is_preemption(event.stop_reason) else "periodic"
