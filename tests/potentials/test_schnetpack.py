@@ -40,13 +40,13 @@ def test_the_number_of_molecules_which_the_model_reads_is_guarded():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-4)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 5e-5)])
 def test_a_compiled_run_has_the_eager_numbers(dtype, tolerance):
     training = make_training(make_model(dtype), energy_and_force_loss)
     batches = make_batches(3, dtype)
     step = ps.compile(training.step, capture="trace", on_recompile="error")
     state, metrics = run(step, training, batches)
     expected_state, expected_metrics = run(training.step, training, batches)
-    # kernels round in another order; after three steps in float32 the eager weights are themselves 1.1e-4 from those in float64
+    # kernels round in another order; in float32, 4.0e-5 was measured, and the eager weights are themselves 1.1e-4 from those in float64
     assert_trees_close(state.params, expected_state.params, rtol=tolerance, atol=tolerance)
     assert_trees_close(metrics, expected_metrics, rtol=tolerance, atol=tolerance)
