@@ -34,7 +34,7 @@ def compile_graph(graph: fx.GraphModule, example: list[Tensor], compiler: Compil
     """A callable of the graph's inputs, what the cache had, and how often the callable calls code that serves many leaves.
 
     The cache had a `"hit"`, a `"miss"`, a `"bypass"`, or nothing where there is none.
-    The graph holds its backward already, so nothing may record gradients around it.
+    The graph holds its backward already, so the callable records no gradients; AOTAutograd sees to that by itself.
     """
     program = outline(graph)
     if program is None:
@@ -48,7 +48,7 @@ def compile_graph(graph: fx.GraphModule, example: list[Tensor], compiler: Compil
         runs.append(run)
         found.append(how)
     worst = next((how for how in ("bypass", "miss", "hit") if how in found), "")
-    return program.link(runs), worst, program.count()
+    return torch.no_grad()(program.link(runs)), worst, program.count()
 
 
 def _empty(x: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ def _of_any_length(operands: Sequence[Tensor]) -> list[Tensor]:
 
 def _compile(graph: fx.GraphModule, example: list[Tensor], compiler: Compiler) -> tuple[Callable[..., Any], str]:
     if compiler.backend == "eager":
-        return graph, ""
+        return torch.no_grad()(graph.forward), ""
     with torch.no_grad():
         if compiler.backend == "aot_eager":
             from torch._dynamo.backends.debugging import aot_eager

@@ -75,9 +75,7 @@ def capture_by_trace(step: Callable[..., Any], leaves: list[Any], spec: Any, don
 
     def call(leaves: list[Any], state: Any, buffers: list[Tensor]) -> Any:
         tensors = leaves if given is None else [leaves[i] for i in given]
-        with torch.no_grad():  # the graph holds its backward already
-            results = run(*buffers, *tensors, *constants)
-        return out.rebuild(results, leaves, state)
+        return out.rebuild(run(*buffers, *tensors, *constants), leaves, state)
 
     def check(leaves: list[Any]) -> Any:
         assert guard is not None

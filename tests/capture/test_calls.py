@@ -218,3 +218,11 @@ def test_a_state_whose_donating_step_failed_half_way_is_not_taken_for_whole():
         step(state, x)
     with pytest.raises(ConsumedStateError):
         plain(state, x)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_a_captured_step_records_no_gradients_whatever_its_arguments_ask_for(backend):
+    step = ps.compile(lambda state, x: ({"a": state["a"] + x @ x}, {"product": x @ x}), backend=backend)
+    state, metrics = step({"a": torch.ones(2, 2)}, torch.ones(2, 2, requires_grad=True))
+    assert torch.is_grad_enabled()
+    assert not (state["a"].requires_grad or metrics["product"].requires_grad)
