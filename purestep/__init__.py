@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _NAMES = {
-    "core.transform": ("GradientTransform", "Gated", "chain", "stateless", "apply_updates", "set_hyperparams"),
+    "core.transform": ("GradientTransform", "Gated", "chain", "stateless", "stateless_with_tree_map", "apply_updates", "set_hyperparams"),
     "core.selection": ("masked", "partition", "freeze"),
     "core.state": ("TrainState", "Counters"),
     "core.hook": ("Hook", "Stage", "StepContext"),
@@ -79,7 +79,7 @@ if TYPE_CHECKING:  # what editors and type checkers see; the same names, loaded 
     from .core.selection import freeze, masked, partition
     from .core.state import Counters, TrainState
     from .core.step import init_state, make_step
-    from .core.transform import Gated, GradientTransform, apply_updates, chain, set_hyperparams, stateless
+    from .core.transform import Gated, GradientTransform, apply_updates, chain, set_hyperparams, stateless, stateless_with_tree_map
     from .data import AtomicBatch, Loader
     from .errors import PurestepError
     from .loop import FitResult, fit

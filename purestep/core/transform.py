@@ -168,6 +168,11 @@ def stateless(fn: Callable[[Tree, Tree], Tree], name: str = "stateless") -> Grad
     return GradientTransform(lambda params: EmptyState(), update, name)
 
 
+def stateless_with_tree_map(fn: Callable[[Tensor, Tensor], Tensor], name: str = "stateless") -> GradientTransform:
+    """Make a transform without memory from `fn(update, parameter) -> update`, which is called for each leaf."""
+    return stateless(lambda updates, params: tree.map(fn, updates, params), name)
+
+
 def apply_updates(params: Tree, updates: Tree) -> Tree:
     """Add updates to parameters, in the wider dtype of the two, rounded once to the parameter's.
 

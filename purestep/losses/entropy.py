@@ -167,13 +167,13 @@ def poly_loss_cross_entropy(logits: Tensor, labels: Tensor, *, epsilon: float = 
     return entropy + epsilon * sum_where(missing, axis, where)
 
 
-def smooth_labels(labels: Tensor, alpha: float) -> Tensor:
-    """`(1 - alpha) labels + alpha / classes`, with classes along the last axis.
+def smooth_labels(labels: Tensor, alpha: float, axis: int = -1) -> Tensor:
+    """`(1 - alpha) labels + alpha / classes`, with classes along an axis.
 
     Reference:
         Müller et al., "When does label smoothing help?", 2019, section 1. arXiv:1906.02629
     """
-    return (1 - alpha) * labels + alpha / labels.shape[-1]
+    return (1 - alpha) * labels + alpha / labels.shape[axis]
 
 
 def weighted_logsoftmax(x: Tensor, weights: Tensor) -> Tensor:

@@ -35,6 +35,12 @@ def test_parts_run_in_the_order_given():
         assert transform.update(GRADS, transform.init(PARAMS), PARAMS)[0]["w"][0].item() == expected
 
 
+def test_a_function_of_a_leaf_and_its_parameter_is_a_transform():
+    shrink = ps.stateless_with_tree_map(lambda update, param: update - 0.5 * param, "shrink")
+    updates, _ = shrink.update({"w": torch.tensor([1.0])}, shrink.init({"w": torch.tensor([4.0])}), {"w": torch.tensor([4.0])})
+    assert (shrink.name, updates["w"].tolist()) == ("shrink", [-1.0])
+
+
 def test_a_second_part_of_one_name_gets_a_number():
     assert list(ps.chain(ps.scale(1.0), ps.trace(0.9), ps.scale(1.0)).init(PARAMS)) == ["scale", "trace", "scale_2"]
 

@@ -136,6 +136,7 @@ def test_ctc_is_that_of_torch():
         # p = (3/4, 1/4): p.s - |p|^2/2 + 1/2 - s_0 = 3/8 - 5/16 + 1/2 - 1/2
         (lambda: losses.multiclass_sparsemax_loss(torch.tensor([[0.5, 0.0], [2.0, 0.0]]), torch.tensor([0, 0])), [0.0625, 0.0]),
         (lambda: losses.smooth_labels(torch.tensor([0.0, 1.0]), 0.1), [0.05, 0.95]),
+        (lambda: losses.smooth_labels(torch.eye(2)[:, :1], 0.1, axis=0)[:, 0], [0.95, 0.05]),
         (lambda: losses.log_cosh(torch.tensor([0.0, 100.0])), [0.0, 99.30685]),
         (lambda: losses.cosine_distance(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 2.0]])), [1.0]),
         (lambda: losses.triplet_margin_loss(torch.zeros(1, 2), torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 2.0]]), eps=0.0), [4.0]),
