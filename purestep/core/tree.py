@@ -37,7 +37,8 @@ def leaves(tree: Tree) -> list[Any]:
 def nodes(tree: Tree) -> list[Any]:
     """List the containers and the leaves, each before what is in it."""
     found: list[Any] = []
-    optree.tree_leaves(tree, is_leaf=found.append, none_is_leaf=False, namespace=NAMESPACE)
+    # `append` returns None: go on into it
+    optree.tree_leaves(tree, is_leaf=found.append, none_is_leaf=False, namespace=NAMESPACE)  # type: ignore[arg-type]
     return found
 
 
