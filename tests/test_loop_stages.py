@@ -1,5 +1,7 @@
 """The eighteen stages of a run, recorded in the order of the page that documents them."""
 
+import pytest
+
 import purestep as ps
 from purestep.core.hook import MAY_REPLACE
 from purestep.loop import fit
@@ -64,6 +66,24 @@ def test_a_listener_hears_of_a_batch_after_the_validation_there():
     validation = ps.Validation(batches(1), every_n_steps=2)
     fit(training(), batches(2), num_epochs=1, validation=validation, listeners=[lambda event: log.append(event.stage.name)])
     assert log[-4:] == ["AFTER_VALIDATION", "AFTER_BATCH", "AFTER_EPOCH", "AFTER_TRAINING"]
+
+
+@pytest.mark.parametrize(
+    ("target", "last"),
+    [
+        ({"num_steps": 3}, ["AFTER_VALIDATION", "AFTER_BATCH", "AFTER_TRAINING"]),
+        ({"num_batches": 3}, ["AFTER_VALIDATION", "AFTER_BATCH", "AFTER_TRAINING"]),
+        ({"num_steps": 4}, ["AFTER_BATCH", "AFTER_VALIDATION", "AFTER_EPOCH", "AFTER_TRAINING"]),
+        ({"num_epochs": 2}, ["AFTER_BATCH", "AFTER_VALIDATION", "AFTER_EPOCH", "AFTER_TRAINING"]),
+    ],
+)
+def test_a_run_that_ends_at_no_cadence_is_validated_before_its_last_checkpoint_could_be_written(target, last):
+    log = []
+    validation = ps.Validation(batches(1), every_n_steps=10)
+    fit(training(), batches(2), validation=validation, listeners=[lambda event: log.append((event.stage.name, event.validation))], **target)
+    assert [name for name, _ in log[-len(last) :]] == last
+    assert [name for name, _ in log].count("AFTER_VALIDATION") == 1
+    assert log[-2][1] is not None  # what a periodic checkpoint is given
 
 
 def test_the_state_that_listeners_see_at_a_batch_has_heard_of_the_validation():

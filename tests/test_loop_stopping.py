@@ -36,6 +36,12 @@ def test_early_stopping_goes_on_from_the_past():
     assert answers(listener, [1.5]) == [ps.Stop("early_stopping")]
 
 
+def test_early_stopping_does_not_count_a_validation_that_is_made_because_the_run_ends():
+    listener = EarlyStopping(patience=1, past=[1.0])
+    final = event(ps.Stage.AFTER_VALIDATION, validation={"loss/total": 2.0}, stop_reason="num_steps")
+    assert (listener(final), listener.waited) == (None, 0)
+
+
 def test_early_stopping_ends_a_run_that_does_not_learn():
     tr = training(optimizer=ps.sgd(0.0))
     validation = ps.Validation(batches(1), every_n_epochs=1)

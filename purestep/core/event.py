@@ -49,7 +49,8 @@ class Event:
     batch: Any = None
     """Of AFTER_BATCH, on the device of the state; None at other stages."""
     stop_reason: str | None = None
-    """Why the run ends, at AFTER_TRAINING: the target's name, or what a listener gave to `Stop`."""
+    """Why the run ends, at AFTER_TRAINING, and at a validation that no cadence asked for, which is made because the run ends: the target's
+    name, or what a listener gave to `Stop`."""
     error: Exception | None = None
     """What ended the run, for those who asked: a listener with a true attribute `hears_errors` is told once more, at AFTER_TRAINING, with
     the last state at which nothing was half done (where its memory was given away, the newest one: a validation that failed at it will not

@@ -2,7 +2,8 @@
 
 Everything that learns is in the step; the loop only feeds it, counts on the host what it need not ask the device for, and tells
 listeners. At one point of a run the order is: step, validation (plateau transforms hear of it), AFTER_VALIDATION, then the other
-listeners, checkpoints among them, so that nothing is lost on resuming.
+listeners, checkpoints among them, so that nothing is lost on resuming. A run that comes to its target is validated there at the latest,
+before its last checkpoint.
 """
 
 import contextlib
@@ -151,7 +152,10 @@ class _Run:
                     now = self.observe(self.validate(now))
                     yield now
                     now = self.tell(Stage.AFTER_VALIDATION, now)
-                now = self.at_target(self.tell(Stage.AFTER_BATCH, now, batch))
+                now = self.at_target(now)
+                if now.epoch_step_count != size_of(self.batches):  # else the epoch ends first
+                    now = self.last_validation(now)
+                now = self.tell(Stage.AFTER_BATCH, now, batch)
                 if now.stop is not None:
                     break
             if now.epoch_step_count == 0 and now.stop is None:
@@ -164,16 +168,14 @@ class _Run:
                     now = self.observe(self.validate(now))
                     yield now
                     now = self.tell(Stage.AFTER_VALIDATION, now)
-                now = self.tell(Stage.AFTER_EPOCH, now.replace(history=(*now.history, _record(now, {}))))
-                now = now.replace(stop=Stop(str(self.target.name))) if now.stop is None and self.target.reached(now) else now
+                now = self.last_validation(self.at_target(now.replace(history=(*now.history, _record(now, {})))))
+                now = self.tell(Stage.AFTER_EPOCH, now)
             now = now.looked()
             idle_epochs = idle_epochs + 1 if now.step_count == applied_before else 0
             if now.stop is None and idle_epochs >= _PATIENCE:
                 raise _stall(f"in {idle_epochs} epochs ({now.batch_count} batches so far)")
-        if self.validation is not None and now.validated_at != now.batch_count and not is_preemption(now.stop.reason):
-            # at no cadence, so plateau transforms do not hear of it: a run in pieces equals one in a piece
-            now = self.tell(Stage.AFTER_VALIDATION, self.validate(now))
-        yield self.tell(Stage.AFTER_TRAINING, now)
+        now = self.last_validation(now)  # of a run that a listener ended
+        yield self.tell(Stage.AFTER_TRAINING, now, stop_reason=now.stop.reason if now.stop is not None else None)
 
     def feed(self, epoch: int, start: int, device: Any) -> Iterator[Any]:
         """The rest of an epoch, on the device."""
@@ -210,9 +212,14 @@ class _Run:
         return crossed(every, now.step_count, now.step_bound) or near_end or now.batch_count - now.asked_at >= _PATIENCE_BATCHES
 
     def at_target(self, now: Moment) -> Moment:
-        """The same moment, ended if a count of steps or batches is reached; epochs are over elsewhere."""
-        reached = self.target.name in ("num_steps", "num_batches") and self.target.reached(now)
-        return now.replace(stop=Stop(str(self.target.name))) if now.stop is None and reached else now
+        """The same moment, ended if the target is reached and nobody asked for an end before."""
+        return now.replace(stop=Stop(str(self.target.name))) if now.stop is None and self.target.reached(now) else now
+
+    def last_validation(self, now: Moment) -> Moment:
+        """Validate where a run ends, if no cadence has; plateau transforms do not hear of it: a run in pieces equals one in a piece."""
+        if self.validation is None or now.stop is None or now.validated_at == now.batch_count or is_preemption(now.stop.reason):
+            return now
+        return self.tell(Stage.AFTER_VALIDATION, self.validate(now), stop_reason=now.stop.reason)
 
     def end_epoch(self, now: Moment) -> Moment:
         ended = now.replace(state=self.training.end_epoch(now.state), summary=None).looked()
@@ -234,9 +241,10 @@ class _Run:
         state = observe(now.state, now.summary["loss/total"]) if observes(now.state) else now.state
         return now.replace(state=state, whole=True)
 
-    def tell(self, stage: Stage, now: Moment, batch: Any = None) -> Moment:
+    def tell(self, stage: Stage, now: Moment, batch: Any = None, stop_reason: str | None = None) -> Moment:
         """Let all listeners hear of this moment; the first wish to stop stands."""
-        reason = ask_together(self.training.ranks, self.listeners, self.event(stage, now, batch=batch), self.policy, self.span)
+        event = self.event(stage, now, batch=batch, stop_reason=stop_reason)
+        reason = ask_together(self.training.ranks, self.listeners, event, self.policy, self.span)
         return now if now.stop is not None or reason is None else now.replace(stop=Stop(reason))
 
     def tell_of(self, error: Exception, whole: Moment, newest: Moment) -> None:
@@ -265,7 +273,6 @@ class _Run:
             validation=now.summary,
             num_batches=size_of(self.batches),
             target=self.target.as_dict(),
-            stop_reason=now.stop.reason if now.stop is not None and stage is Stage.AFTER_TRAINING else None,
             **more,
         )
 

@@ -76,7 +76,7 @@ class EarlyStopping:
     def __call__(self, event: Event) -> Stop | None:
         """Compare a validation with the best one."""
         value = _validated(event, self.metric)
-        if value is None:
+        if value is None or event.stop_reason is not None:  # a run that goes on from its end never made that validation
             return None
         self._note(value)
         return Stop("early_stopping") if self.waited >= self.patience else None

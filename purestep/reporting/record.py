@@ -40,20 +40,15 @@ class Recorder:
             raise ValueError(f"every_n_batches must be at least 1, got {every_n_batches}")
         self.every_n_batches = every_n_batches
         self._recorded = -1  # batch of the latest record of training
-        self._over: tuple[int, int] | None = None  # batches and epochs when a batch or an epoch was last reported as over
 
     def __call__(self, event: Event) -> list[Record]:
         """The records that an event makes, none for most."""
         if event.stage is Stage.AFTER_BATCH:
-            self._over = _place(event)
             return self._train(event)
-        if event.stage is Stage.AFTER_EPOCH:
-            self._over = _place(event)
         if event.stage is Stage.AFTER_VALIDATION and event.validation is not None:
-            # a validation that belongs to a cadence is heard before its batch or epoch is over
             read = with_shares({name: float(value) for name, value in event.validation.items()})
             values = {f"validation/{name}": value for name, value in read.items()}
-            validated = Record("validation", *_counts(event), values, final=self._over == _place(event))
+            validated = Record("validation", *_counts(event), values, final=event.stop_reason is not None)
             return [*self._train(event), validated]
         return []
 
@@ -74,10 +69,6 @@ def with_shares(values: dict[str, float]) -> dict[str, float]:
         if term != name and f"{term}/unweighted" in values:
             found[f"{term}/total"] = value * values[f"{term}/unweighted"]
     return found
-
-
-def _place(event: Event) -> tuple[int, int]:
-    return event.batch_count, event.epoch_count
 
 
 def _counts(event: Event) -> tuple[int, int, int]:

@@ -10,7 +10,7 @@ from purestep.core.state import zero_counters
 STATE = ps.TrainState({"w": torch.zeros(1)}, {}, {}, {}, zero_counters(), torch.zeros((), dtype=torch.int64))
 
 
-def event(stage=Stage.AFTER_BATCH, batch=1, epoch=0, metrics=None, validation=None, target=None, data=None, num_batches=None):
+def event(stage=Stage.AFTER_BATCH, batch=1, epoch=0, metrics=None, validation=None, target=None, data=None, num_batches=None, **more):
     """A moment of a run of epochs without end."""
     counters = ps.Counters(*(torch.tensor(count) for count in (batch, batch, batch, epoch, batch)))
     state = ps.TrainState(STATE.params, {}, {}, {}, counters, STATE.seed)
@@ -26,6 +26,7 @@ def event(stage=Stage.AFTER_BATCH, batch=1, epoch=0, metrics=None, validation=No
         num_batches=num_batches,
         target={} if target is None else target,
         batch=data,
+        **more,
     )
 
 

@@ -37,10 +37,8 @@ def test_the_record_of_a_batch_is_made_before_a_checkpoint_at_its_validation_cou
     assert recorder(event(Stage.AFTER_BATCH, **moment)) == []
 
 
-def test_a_validation_after_its_batch_is_over_is_final():
-    recorder = Recorder()
-    recorder(event(Stage.AFTER_BATCH, batch=3))
-    (record,) = recorder(event(Stage.AFTER_VALIDATION, batch=3, validation={"loss/total": 1.0}))
+def test_a_validation_that_is_made_because_the_run_ends_is_final():
+    (record,) = Recorder()(event(Stage.AFTER_VALIDATION, batch=3, validation={"loss/total": 1.0}, stop_reason="num_steps"))
     assert record.final
 
 
