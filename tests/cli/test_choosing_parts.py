@@ -1,11 +1,15 @@
 """`train init` and `finetune init`: which parts of the stores a new spec trains and validates on."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from purestep.cli.choosing_parts import choose_parts
+from purestep.data import layout, shipped
+from purestep.spec import own_parts
 from tests.cli.calling import purestep
 
 INIT = ["train", "init", "--dataset", "shipped:g2", "--output-dir", "run", "--out", "spec.json", "--model", "purestep.models.PaiNN"]
@@ -36,6 +40,21 @@ def test_a_spec_that_starts_from_weights_takes_the_parts_too():
 def test_a_store_that_is_not_there_yet_has_no_parts():
     purestep("train", "init", "--dataset", "none.zarr", *INIT[4:])
     assert {"split", "validation_split"}.isdisjoint(dataset())
+
+
+def test_a_store_in_a_directory_has_the_parts_that_the_data_layer_finds():
+    store = shipped("g2")
+    assert own_parts.SPLITS == layout.SPLITS
+    assert own_parts.parts_of(str(store.path)) == tuple(name for name in layout.SPLITS if len(store.split(name)))
+
+
+@pytest.mark.parametrize("path", ["none.zarr", str(shipped("g2").path)])
+def test_a_spec_is_written_without_torch(path):
+    words = ["train", "init", "--dataset", path, *INIT[4:]]
+    code = f"import sys; from purestep.cli import main; main({words!r}, standalone_mode=False); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "torch" not in done.stdout.split()
+    assert ("split" in dataset()) == (path != "none.zarr")
 
 
 @pytest.mark.parametrize(
