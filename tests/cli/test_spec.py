@@ -242,7 +242,7 @@ def test_a_run_on_other_data_than_it_began_with_is_not_resumed():
     purestep("spec", "run", write(), "--progress", "none", "--no-report")
     path = Path("run/spec.json")
     path.write_text(path.read_text().replace('"split": "validation"', '"split": "test"'))
-    done = purestep("spec", "resume", "run", "--progress", "none", "--no-report")
+    done = purestep("spec", "resume", "run", "--set", "strategy.num_steps=9", "--progress", "none", "--no-report")
     assert done.exit_code == 4
     assert "data.num_samples: saved" in done.stderr and "data.dataset: saved" in done.stderr
     assert documents_in("run")["status.json"]["status"] == "finished"

@@ -83,6 +83,24 @@ def test_resume_auto_begins_goes_on_and_leaves_a_finished_run_alone():
     assert_trees_equal(state_of("run"), before)
 
 
+@pytest.mark.parametrize("again", [lambda: resume("run"), lambda: run("--resume", "auto"), lambda: resume("run", "--run-dir", "branch")])
+def test_a_run_that_has_finished_is_told_so_and_nothing_of_it_is_written_anew(here, again):
+    assert run().exit_code == 0
+    before = {path: path.stat().st_mtime_ns for path in here.rglob("run/**/*")}
+    done = again()
+    assert (done.exit_code, json.loads(done.stdout)["step_count"]) == (0, 3)
+    assert "nothing to do: the run has its 3 updates; raise strategy.num_steps" in done.stderr
+    assert {path: path.stat().st_mtime_ns for path in here.rglob("run/**/*")} == before
+    assert not os.path.exists("branch")
+
+
+def test_a_run_that_came_to_its_end_but_failed_there_is_finished():
+    run()
+    Path("run/status.json").write_text('{"status": "failed"}')
+    assert resume("run").exit_code == 0
+    assert json.loads(Path("run/status.json").read_text())["status"] == "finished"
+
+
 def test_resume_auto_begins_anew_where_nothing_was_saved():
     os.mkdir("run")
     Path("run/spec.json").write_text("{}")

@@ -79,6 +79,7 @@ def resume(
     from ..run_directory import claim
     from .assembly import Request
     from .execution import execute
+    from .finished import nothing_to_do
     from .granting import find_modules_here, granted
     from .places import start_at
     from .ranks import on_rank_zero
@@ -91,6 +92,8 @@ def resume(
     check_names(spec, grants)
     check_installed(spec)
     start = start_at(run_dir, options["step"], options["run_dir"] is not None)._replace(changes_allowed=allowed)
+    if (code := nothing_to_do(spec, run_dir, start, topology)) is not None:
+        return code
     find_modules_here(grants)
     directory = run_dir
     if options["run_dir"] is not None:
