@@ -279,6 +279,20 @@ def test_unknown_choices_are_refused_at_once(option):
         ps.compile(lambda state: state, **{option: "nonsense"})
 
 
+@pytest.mark.parametrize("choices", [{"backend": "aot_eager"}, {"capture": "dynamo"}])
+def test_options_of_inductor_are_refused_where_inductor_is_not_asked(choices):
+    with pytest.raises(ValueError, match="options are inductor's"):
+        ps.compile(lambda state: state, options={"max_autotune": True}, **choices)
+
+
+@pytest.mark.slow
+def test_options_reach_inductor():
+    double = lambda x: (x * 2, {})  # noqa: E731
+    assert ps.compile(double, options={"max_autotune": False})(torch.ones(2))[0].tolist() == [2.0, 2.0]
+    with pytest.raises(AttributeError, match="no_such_option"):
+        ps.compile(double, options={"no_such_option": 1})(torch.ones(2))
+
+
 # --- reads on the host ----------------------------------------------------------------------------------------------
 
 

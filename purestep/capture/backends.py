@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import torch
@@ -28,6 +28,8 @@ class Compiler:
     """The folder in which inductor keeps what it compiled; None: its own, which `TORCHINDUCTOR_CACHE_DIR` names."""
     storage: Literal["leaves", "flat"]
     """Whether leaves that are updated alike share a buffer."""
+    options: Mapping[str, Any]
+    """Settings of inductor."""
 
 
 def compile_graph(graph: fx.GraphModule, example: list[Tensor], compiler: Compiler) -> tuple[Callable[..., Any], str, int]:
@@ -72,10 +74,10 @@ def _compile(graph: fx.GraphModule, example: list[Tensor], compiler: Compiler) -
             from torch._dynamo.backends.debugging import aot_eager
 
             return aot_eager(graph, example), ""
-        return _by_inductor(graph, example, compiler.cache)
+        return _by_inductor(graph, example, compiler)
 
 
-def _by_inductor(graph: Any, example: list[Tensor], cache: str | os.PathLike | None) -> tuple[Callable[..., Any], str]:
+def _by_inductor(graph: Any, example: list[Tensor], compiler: Compiler) -> tuple[Callable[..., Any], str]:
     from torch._dynamo.utils import counters
     from torch._inductor.compile_fx import compile_fx
     from torch._inductor.runtime.cache_dir_utils import temporary_cache_dir
@@ -86,9 +88,10 @@ def _by_inductor(graph: Any, example: list[Tensor], cache: str | os.PathLike | N
     mode = next((x.fake_mode for x in example if isinstance(x, FakeTensor)), None)
     context = torch._guards.TracingContext(mode or FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True))
     before = dict(counters["inductor"])
-    with torch._guards.tracing(context), temporary_cache_dir(os.fspath(cache)) if cache is not None else contextlib.nullcontext():
+    folder = contextlib.nullcontext() if compiler.cache is None else temporary_cache_dir(os.fspath(compiler.cache))
+    with torch._guards.tracing(context), folder:
         # the key of our own cache has checked sizes and strides already
-        options = {"size_asserts": False, "post_grad_custom_pre_pass": Rewriting()}
+        options = {"size_asserts": False, "post_grad_custom_pre_pass": Rewriting(), **compiler.options}
         compiled = compile_fx(graph, example, config_patches=options, ignore_shape_env=mode is None)
     found = (
         how for how in ("hit", "miss", "bypass") if counters["inductor"][f"fxgraph_cache_{how}"] > before.get(f"fxgraph_cache_{how}", 0)

@@ -8,7 +8,7 @@ that differentiate inside their forward, and a call costs one flatten, one look-
 import dataclasses
 import os
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from ..core import tree
@@ -36,6 +36,7 @@ def compile(
     max_captures: int = 1,
     cache: str | os.PathLike | None = None,
     storage: Storage = "leaves",
+    options: Mapping[str, Any] | None = None,
 ) -> "Compiled":
     """Compile a pure function of trees, a step above all, into a function of the same signature.
 
@@ -54,9 +55,10 @@ def compile(
             Code is loaded from it, so it must be as trustworthy as the program.
         storage: `"flat"` keeps leaves that are updated alike (parameters, each moment, an average) in one buffer each, and updates each
             buffer by one operation. Paths and checkpoints stay as they are: the leaves are views. The first call copies the state.
+        options: Settings of inductor for these graphs alone, by the names that `torch.compile(options=...)` takes.
 
     Raises:
-        ValueError: If a choice is unknown.
+        ValueError: If a choice is unknown, or choices exclude each other.
     """
     for what, value, known in (
         ("capture", capture, ("auto", "trace", "dynamo")),
@@ -70,8 +72,10 @@ def compile(
         raise ValueError(f"compile: max_captures must be a whole number of at least 1, got {max_captures!r}")
     if storage == "flat" and not donate:
         raise ValueError("compile: storage='flat' keeps the state in its own memory, so it needs donate=True")
+    if options and (backend != "inductor" or capture == "dynamo"):
+        raise ValueError("compile: options are inductor's, for a traced graph; they need backend='inductor' and no capture='dynamo'")
     engine = "dynamo" if capture == "dynamo" else "trace"
-    return Compiled(step, donate, engine, on_recompile, max_captures, Compiler(backend, cache, storage))
+    return Compiled(step, donate, engine, on_recompile, max_captures, Compiler(backend, cache, storage, dict(options or {})))
 
 
 class Compiled:
