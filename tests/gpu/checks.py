@@ -175,7 +175,7 @@ def _of_step(machine: Machine, workload: Workload) -> Callable[[int], None]:
 
 
 def _measured(machine: Machine, advance: Callable[[int], None], steps: int) -> tuple[float, int]:
-    """Seconds, and the most bytes above what lay there before."""
+    """Seconds, and the most bytes that lay on the device."""
     if not machine.has_cuda:
         began = time.process_time()
         advance(steps)
