@@ -12,7 +12,7 @@ _LENGTHS = ("num_steps", "num_epochs", "num_batches")
 _ENDS = ("early_stopping", "target_metric")
 _SAFE = (
     *("/output", "/name", "/notes", "/$schema", "/runtime/device", "/runtime/threads", "/runtime/time_budget"),
-    *("/runtime/distributed/shard_state",),
+    *(f"/runtime/distributed/{name}" for name in ("shard_state", "timeout_seconds", "collective_timeout_seconds")),
     *(f"/strategy/{name}" for name in _ENDS),
 )
 _SAFE_IF_MORE = tuple(f"/strategy/{name}" for name in _LENGTHS)

@@ -167,6 +167,8 @@ class Output(Model):
     """null: none, and an interrupted run is lost."""
     report_every: PositiveInt = 10
     """Write the metrics of every so many batches."""
+    record_diff: bool = True
+    """Write uncommitted changes of the code into the directory of the run, `git.patch`, up to 1 MB."""
     sinks: tuple[Sink, ...] = ()
     """Where else metrics are written, besides the log."""
 
@@ -190,7 +192,9 @@ class Distributed(Model):
     batch_norm: Statistics = "local"
     """Whether batch normalisation takes the statistics of each rank's share, or of the whole batch."""
     timeout_seconds: Annotated[float, Field(gt=0.0)] = 60.0
-    """How long ranks wait for each other, at the start and at each collective; longer where saving or compiling on one takes longer."""
+    """How long ranks wait for each other, at the start and at each collective unless the next says otherwise."""
+    collective_timeout_seconds: Annotated[float, Field(gt=0.0)] | None = None
+    """How long a rank waits in a collective for one that is alive; null: as long as at the start."""
 
 
 class Runtime(Model):

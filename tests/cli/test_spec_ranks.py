@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from purestep.checkpoint import load
 from purestep.cli import main
-from purestep.cli.spec.ranks import shared
+from purestep.cli.spec.ranks import joined, shared
 from purestep.core import tree
 from purestep.distributed import Topology
 from purestep.spec.building import build
@@ -58,6 +58,36 @@ def test_a_world_of_one_is_the_run_without_torchrun(monkeypatch):
     assert run("--run-dir", "one").exit_code == 0
     assert_trees_equal(state_of("one"), state_of("run"))
     assert sorted(os.listdir("one")) == sorted(os.listdir("run"))
+
+
+def test_several_processes_are_refused_where_nobody_started_them_and_accepted_under_torchrun(monkeypatch):
+    write(**{"strategy/num_steps": 1})
+    refused = run("--distributed")
+    assert refused.exit_code == 2
+    assert "torchrun --nproc_per_node=2 -m purestep spec run spec.json --distributed" in refused.stderr
+    assert not os.path.exists("run")
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    assert run("--distributed").exit_code == 0
+
+
+def test_one_process_is_refused_where_several_were_started(monkeypatch):
+    write()
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    refused = run("--no-distributed")
+    assert (refused.exit_code, os.path.exists("run")) == (2, False)
+    assert "one of 2 processes" in refused.stderr
+
+
+def test_how_long_ranks_wait_at_the_start_and_in_collectives_is_taken_from_the_spec(monkeypatch):
+    asked = {}
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("purestep.distributed.init", lambda **settings: asked.update(settings))
+    patience = {"timeout_seconds": 5.0, "collective_timeout_seconds": 900.0}
+    with joined(check_text(text_of(changed(**{"runtime/distributed": patience}))).spec):
+        assert asked == {"device": "cpu", **patience}
 
 
 def test_batches_that_cannot_be_cut_are_refused():

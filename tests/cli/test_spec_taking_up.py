@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from purestep.checkpoint import load
-from purestep.cli.spec.record import describe_code
+from purestep.cli.spec.record import describe_code, write_changes
 from purestep.spec.building import build
-from purestep.spec.reading import read_spec
+from purestep.spec.reading import check_text, read_spec
 from purestep.testing import assert_trees_equal
 from tests.cli.calling import purestep
 from tests.spec.examples import changed, text_of
@@ -168,6 +168,31 @@ def test_the_record_has_code_device_and_data(here):
     assert (written["device"], written["parameters"]["all"]) == ("cpu", written["parameters"]["trained"])
     assert written["data"]["train"]["fingerprint"] != written["data"]["validation"]["fingerprint"]
     assert written["runtime"]["num_threads"] == 1
+
+
+def test_uncommitted_changes_are_in_the_record_of_each_attempt_unless_the_spec_says_no(here):
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(here)]
+    Path("code.py").write_bytes(b"caf\xe9 = 1\n")
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "add", "code.py"], check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "a"], check=True)
+    run("--max-steps", 1)
+    assert not Path("run/git.patch").exists()
+    Path("code.py").write_bytes(b"caf\xe9 = 2\n")
+    run("--run-dir", "silent", "--max-steps", 1, "--set", "output.record_diff=false")
+    assert not Path("silent/git.patch").exists()
+    run("--run-dir", "dirty", "--max-steps", 1)
+    assert b"\n+caf\xe9 = 2\n" in Path("dirty/git.patch").read_bytes()
+    resume("dirty", "--set", "strategy.num_steps=2")
+    assert Path("dirty/git-1.patch").read_bytes() == Path("dirty/git.patch").read_bytes()
+
+
+def test_large_changes_are_cut_and_say_so(here, monkeypatch):
+    monkeypatch.setattr("purestep.cli.spec.record._git_bytes", lambda *words: b"x" * 1_000_001)
+    write_changes(str(here), str(here), check_text(text_of(changed())).spec)
+    written = Path("git.patch").read_bytes()
+    assert len(written) < 1_000_100
+    assert written.endswith(b"cut here: the changes are larger than 1000000 bytes\n")
 
 
 def test_outside_a_repository_the_record_has_no_commit(here):

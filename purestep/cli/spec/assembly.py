@@ -87,7 +87,7 @@ def _write_down(request: Request, pieces: "Pieces", device: str, settings: dict[
 
     if request.attempt is not None:
         documents.write(os.path.join(request.run_dir, "spec.json"), document_of(request.spec))
-        add_attempt(request.run_dir, **request.attempt)
+        add_attempt(request.run_dir, request.spec, **request.attempt)
     add_pieces(request.run_dir, pieces, device, {**settings, "world_size": request.topology.world_size})
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..exits import ExitCode, Refusal
 from ..preparing import device_of
+from ..run_directory import command_line
 
 if TYPE_CHECKING:
     from ...distributed import Topology
@@ -33,11 +34,35 @@ def joined(spec: "Spec") -> Iterator["Topology"]:
     if read_environment(os.environ)["WORLD_SIZE"] == 1:
         yield Topology()
         return
-    topology = init(device=device_of(spec), timeout_seconds=spec.runtime.distributed.timeout_seconds)
+    patience = spec.runtime.distributed.model_dump(include={"timeout_seconds", "collective_timeout_seconds"})
+    topology = init(device=device_of(spec), **patience)
     try:
         yield topology
     finally:
         shutdown()
+
+
+def check_started_as_asked(distributed: bool | None, path: str) -> None:
+    """Refuse to run alone where several processes were asked for, and the other way round.
+
+    Args:
+        distributed: What was asked for; None: whatever is.
+        path: Of the spec, for the advice.
+
+    Raises:
+        Refusal: With the line that does what was asked.
+    """
+    from ...distributed.topology import read_environment
+
+    launched = any(name in os.environ for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS"))
+    size = read_environment(os.environ)["WORLD_SIZE"]
+    run = command_line("purestep", "spec", "run", path)
+    if distributed and not launched:
+        message = "--distributed: no launcher started this process, so there are no others to share the run with"
+        raise Refusal(message, ExitCode.USAGE, [f"torchrun --nproc_per_node=2 -m {run} --distributed"])
+    if distributed is False and size > 1:
+        message = f"--no-distributed: this is one of {size} processes that were started together, and each would write the same run"
+        raise Refusal(message, ExitCode.USAGE, [f"{run} --no-distributed", "without torchrun or srun in front of it"])
 
 
 def is_first() -> bool:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 FILE = "run.json"
 _PATIENCE = 10  # seconds, for git in a large tree
+_PATCH = "git.patch"
+_PATCH_BYTES = 1_000_000
+_CUT = b"\n... cut here: the changes are larger than %d bytes\n"
 
 
 def describe_run(spec: "Spec", path: str, overrides: Sequence[str]) -> dict[str, Any]:
@@ -50,11 +53,27 @@ def describe_code(directory: str) -> dict[str, Any] | None:
     return {"commit": commit.strip(), "dirty": None if changes is None else bool(changes.strip())}
 
 
+def write_changes(run_dir: str, directory: str, spec: "Spec", name: str = _PATCH) -> None:
+    """Write how the tracked files of the repository that a directory is in differ from the commit, if they do and the spec wants it.
+
+    Files that nobody added are not in it. What is too large is cut, and says so in its last line.
+    """
+    changes = _git_bytes(directory, "diff", "--no-ext-diff", "--no-color", "HEAD") if spec.output.record_diff else None
+    if changes:
+        with open(os.path.join(run_dir, name), "wb") as file:
+            file.write(changes if len(changes) <= _PATCH_BYTES else changes[:_PATCH_BYTES] + _CUT % _PATCH_BYTES)
+
+
 def _git(directory: str, *words: str) -> str | None:
+    done = _git_bytes(directory, *words)
+    return None if done is None else done.decode(errors="replace")
+
+
+def _git_bytes(directory: str, *words: str) -> bytes | None:
     try:
         # no lock is taken: a user may be at work in the repository
         command = ["git", "--no-optional-locks", "-C", directory, *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False, stdin=subprocess.DEVNULL)
+        done = subprocess.run(command, capture_output=True, timeout=_PATIENCE, check=False, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
@@ -94,10 +113,11 @@ def _data(batches: Any) -> dict[str, Any]:
     return {"fingerprint": batches.fingerprint, "samples": len(batches.dataset), "batches": len(batches)}
 
 
-def add_attempt(run_dir: str, **facts: Any) -> None:
-    """Note that the run was taken up again, and how."""
-    record = read(run_dir)
-    add(run_dir, attempts=[*record.get("attempts", []), {"command": sys.argv, "git": describe_code(os.getcwd()), **facts}])
+def add_attempt(run_dir: str, spec: "Spec", **facts: Any) -> None:
+    """Note that the run was taken up again, and how; the changes of the code then are in `git-1.patch`, and so on."""
+    earlier = read(run_dir).get("attempts", [])
+    write_changes(run_dir, os.getcwd(), spec, f"git-{len(earlier) + 1}.patch")
+    add(run_dir, attempts=[*earlier, {"command": sys.argv, "git": describe_code(os.getcwd()), **facts}])
 
 
 def add(run_dir: str, **facts: Any) -> None:

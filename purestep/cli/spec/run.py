@@ -36,6 +36,11 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Try every part of the run with one batch, and write nothing into it.")
 @click.option("--resume", "taking_up", type=click.Choice(["never", "auto"]), default="never", help="auto: go on, if there is a checkpoint.")
 @click.option("--trust", multiple=True, metavar="PREFIX", help="Package, module or class that the spec may name.")
+@click.option(
+    "--distributed/--no-distributed",
+    default=None,
+    help="Insist that torchrun or srun started this with others, or that it runs alone. Default: as it was started.",
+)
 @PROGRESS
 @PROFILE
 @REPORT
@@ -45,9 +50,10 @@ def command(path: str, overrides: tuple[str, ...], run_dir: str | None, max_step
     from ...spec.trust import check_names
     from .documents_of_specs import read
     from .granting import find_modules_here, granted
-    from .ranks import joined
+    from .ranks import check_started_as_asked, joined
     from .sinks import check_installed
 
+    check_started_as_asked(options["distributed"], path)
     spec = read(path, overrides)
     grants = granted(options["trust"])
     check_names(spec, grants)  # before any path is looked at
@@ -99,7 +105,7 @@ def _found(directory: str) -> str:
 def _make_directory(spec: "Spec", path: str, overrides: tuple[str, ...], begun: bool) -> None:
     from ...spec.failed_starts import is_in_use
     from ...spec.reading import document_of
-    from .record import describe_run
+    from .record import describe_run, write_changes
 
     directory = spec.output.run_dir
     if begun:
@@ -110,6 +116,7 @@ def _make_directory(spec: "Spec", path: str, overrides: tuple[str, ...], begun: 
         _claim(path, directory)
     documents.write(os.path.join(directory, "spec.json"), document_of(spec))
     documents.write(os.path.join(directory, "run.json"), describe_run(spec, path, overrides))
+    write_changes(directory, os.getcwd(), spec)
 
 
 def _shortened(spec: "Spec", max_steps: int | None) -> tuple[str, ...]:
