@@ -1,5 +1,6 @@
 """Which nodes of a recorded graph work element by element, also as a part of a `_foreach` operation."""
 
+import functools
 import operator
 from typing import Any
 
@@ -19,10 +20,15 @@ def is_part(node: Any) -> bool:
 
 def elementwise(node: Any) -> Any:
     """The element-wise operation that a `_foreach` operation applies to each leaf, or None."""
-    name: Any = node.target._schema.name if isinstance(node.target, torch._ops.OpOverload) else ""
-    if not name.startswith("aten::_foreach_") or node.kwargs:
+    return _of_each(node.target) if isinstance(node.target, torch._ops.OpOverload) and not node.kwargs else None
+
+
+@functools.cache
+def _of_each(target: torch._ops.OpOverload) -> Any:
+    name = target._schema.name
+    if not name.startswith("aten::_foreach_"):
         return None
-    packet, overload = getattr(aten, name.removeprefix("aten::_foreach_"), None), _OVERLOADS.get(node.target._overloadname, "")
+    packet, overload = getattr(aten, name.removeprefix("aten::_foreach_"), None), _OVERLOADS.get(target._overloadname, "")
     return getattr(packet, overload) if packet is not None and overload in packet.overloads() else None
 
 

@@ -185,6 +185,7 @@ def _readers(node: fx.Node) -> Iterator[fx.Node]:
         if elementwise(user) is None:
             yield user
             continue
+        parts = {i for arg in user.args if isinstance(arg, list | tuple) for i, x in enumerate(arg) if x is node}
         for part in user.users:
-            if part.target is not operator.getitem or node in _nodes(part):
+            if part.target is not operator.getitem or part.args[1] in parts or node in user.args:
                 yield part
