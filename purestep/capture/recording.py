@@ -6,12 +6,14 @@ written into the memory of the old one at the end of the graph.
 
 import contextlib
 import dataclasses
+import gc
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ..core import tree
@@ -23,6 +25,19 @@ from .host_reads import HostReads, guard_graph
 from .storage import Flat, flatten_storage
 
 
+@contextlib.contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Let the garbage collector run rarely: each time it goes through all that inductor has loaded, and through the growing graph."""
+    first, *others = gc.get_threshold()
+    if first:  # 0 is never
+        gc.set_threshold(max(first, 100_000), *others)
+    try:
+        yield
+    finally:
+        gc.set_threshold(first, *others)
+
+
+@_rare_collections()
 def capture_by_trace(step: Callable[..., Any], leaves: list[Any], spec: Any, donate: bool, compiler: Compiler) -> Graph:
     """Record the step at these leaves, and compile the record.
 
@@ -53,7 +68,7 @@ def capture_by_trace(step: Callable[..., Any], leaves: list[Any], spec: Any, don
     example = [leaves[i].detach().clone() for i in positions]
     try:
         # the backward runs on this thread, or context is lost; oneDNN's recurrent layers cannot be recorded, their parts can
-        with torch.autograd.set_multithreading_enabled(False), _without_onednn():
+        with torch.autograd.set_multithreading_enabled(False), _without_onednn(), _one_fake_mode(example):
             graph = make_fx(flat)(*example)
     except (PurestepError, torch.OutOfMemoryError):
         raise
@@ -102,6 +117,13 @@ def _without_onednn() -> Iterator[None]:
         yield
     finally:
         torch._C._set_mkldnn_enabled(enabled)
+
+
+def _one_fake_mode(example: list[Tensor]) -> contextlib.AbstractContextManager[Any]:
+    """What the nodes know of their values belongs to one mode; else each value gets a mode of its own, and that a trace of the stack."""
+    if torch._guards.detect_fake_mode(example) is not None:
+        return contextlib.nullcontext()
+    return torch._guards.tracing(torch._guards.TracingContext(FakeTensorMode()))
 
 
 class _Results:
@@ -203,7 +225,8 @@ def _lift_constants(graph: fx.GraphModule) -> tuple[fx.GraphModule, list[Tensor]
             constants[name] = value.detach()
         node.replace_all_uses_with(placeholders[name])
         graph.graph.erase_node(node)
-    graph.recompile()
+    if constants:
+        graph.recompile()
     return graph, list(constants.values())
 
 
