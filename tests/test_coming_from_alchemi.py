@@ -218,7 +218,7 @@ def test_the_commands_run_from_top_to_bottom(tmp_path, monkeypatch):
     finally:  # what a run sets for its own process, which here is that of the tests
         torch.use_deterministic_algorithms(False)
     assert [(one.exit_code, one.output) for one in done if one.exit_code] == []
-    assert distributed == train
+    assert distributed == [*train, "--distributed"]
     assert read_spec("both.json").dataset.paths == ("data/a.zarr", "data/b.zarr")
     assert read_spec("merged.json").strategy.num_steps == 5000
     assert read_spec("runs/my-model/spec.json").strategy.num_steps == 2

@@ -104,7 +104,7 @@ def end(error: BaseException, run_dir: str | None = None, rank: int = 0) -> int:
     if code is ExitCode.SIGINT:
         tell("interrupted")
     elif code is not ExitCode.BUG or isinstance(error, PurestepError):
-        tell(f"error: {error}")
+        tell(f"error: {error}", *_notes(error))
     else:
         _report_defect(error, run_dir, rank)
     return int(code)
@@ -117,4 +117,8 @@ def _report_defect(error: BaseException, run_dir: str | None, rank: int) -> None
     path = os.path.join(run_dir, f"crash-rank{rank}.txt")
     with open(path, "w", encoding="utf-8") as file:
         traceback.print_exception(error, file=file)
-    tell(f"error: {type(error).__name__}: {error}", f"  the traceback is in {path}")
+    tell(f"error: {type(error).__name__}: {error}", f"  the traceback is in {path}", *_notes(error))
+
+
+def _notes(error: BaseException) -> list[str]:
+    return [f"  {note}" for note in getattr(error, "__notes__", ())]

@@ -47,7 +47,7 @@ class Event:
     target: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Where the run ends: `{"num_epochs": n}`, `{"num_steps": n}` or `{"num_batches": n}`; empty where only time or a listener ends it."""
     batch: Any = None
-    """Of AFTER_BATCH, on the device of the state; None at other stages."""
+    """Of AFTER_BATCH, on the device of the state; of a step that failed, with its `error`; else None."""
     stop_reason: str | None = None
     """Why the run ends, at AFTER_TRAINING, and at a validation that no cadence asked for, which is made because the run ends: the target's
     name, or what a listener gave to `Stop`."""

@@ -30,6 +30,7 @@ class Moment:
     validated_at: int = -1  # batch_count of the latest validation
     whole: bool = True  # nothing that is due here has yet to be done to the state
     stop: Stop | None = None
+    batch: Any = None  # what the next step is about to be given
 
     @property
     def step_bound(self) -> int:

@@ -144,7 +144,8 @@ class _Run:
             yield now
             applied_before = now.step_count
             for batch in self.feed(now.epoch_count, now.epoch_step_count, _device_of(now)) if now.stop is None else ():
-                before = now.step_count
+                before, now = now.step_count, now.replace(batch=batch)
+                yield now
                 now = self.after_step(self.run_step(now, batch), before)
                 yield now
                 _check_halt(now, asked=now.asked_at == now.batch_count)
@@ -194,7 +195,7 @@ class _Run:
         with self.span("step"):
             state, metrics = form_at(self.step, now.state)(now.state, batch)
         counts = {"batch_count": now.batch_count + 1, "epoch_step_count": now.epoch_step_count + 1}
-        return now.replace(state=state, metrics=metrics, summary=None, **counts)
+        return now.replace(state=state, metrics=metrics, summary=None, batch=None, **counts)
 
     def after_step(self, now: Moment, before: int) -> Moment:
         """Ask the device if something could be due, and note whether a validation is."""
@@ -257,7 +258,7 @@ class _Run:
         told = [listener for listener in self.listeners if not shared or getattr(listener, "on_every_rank", False)]
         for now in (whole, newest):
             if _has_memory(now.state):
-                tell_of_error(told, self.event(Stage.AFTER_TRAINING, now, error=error))
+                tell_of_error(told, self.event(Stage.AFTER_TRAINING, now, error=error, batch=newest.batch))
                 return
         error.add_note("the state before this error was given to a step compiled with donate=True, so no listener was told of it")
 

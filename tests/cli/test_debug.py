@@ -11,14 +11,16 @@ import torch
 from click.testing import CliRunner
 
 import purestep as ps
-from purestep.checkpoint import save
+from purestep.checkpoint import load_extra, save
 from purestep.checkpoint.store import directory_name
 from purestep.cli import main
 from purestep.cli.debug.one_step import run_step
 from purestep.cli.debug.watching import FirstNonfinite
+from purestep.cli.spec.crash_dump import CrashDump
 from purestep.spec.building import build
 from purestep.spec.continuing import description_of
 from purestep.spec.reading import document_of, read_spec
+from tests.reporting.events import event
 from tests.spec.examples import changed, text_of
 
 NET = """import torch
@@ -187,3 +189,58 @@ def test_the_watch_tells_infinity_from_nan_and_forward_from_backward():
     assert (watch.first.operation, watch.first.value, watch.first.backward) == ("aten.div.Tensor", "inf", True)
     assert (watch.first_nan.operation, watch.first_nan.value, watch.first_nan.backward) == ("aten.mul.Tensor", "nan", False)
     assert watch.first_nan.line.partition(":")[0] == __file__
+
+
+# --- a step that failed -------------------------------------------------------------------------------------------
+
+FRAGILE = """from purestep.models import SchNet
+class Net(SchNet):
+    def forward(self, batch):
+        if int(batch.numbers.sum()) == {total}:
+            raise RuntimeError("these atoms are too many")
+        return super().forward(batch)
+"""
+
+
+def failed_run():
+    """The directory of a run whose second step failed."""
+    spec = write(**SMALL)
+    Path("fragile.py").write_text(FRAGILE.format(total=int(build(spec).batches.batch(0, 1).numbers.sum())))
+    small = SMALL["strategy/model_specs"]["main"]
+    write(**{**SMALL, "strategy/model_specs": {"main": {**small, "cls_path": "fragile.Net"}}})
+    return CliRunner().invoke(main, ["spec", "run", "spec.json", "--trust", "fragile", "--progress", "none", "--no-report"])
+
+
+def test_what_a_failed_step_was_given_is_kept_and_the_step_fails_again_with_it():
+    done = failed_run()
+    path = "run/crash/step_000000001"
+    assert (done.exit_code, os.listdir("run/crash")) == (1, ["step_000000001"])
+    assert f"purestep debug replay {os.path.abspath(path)}" in done.stderr
+    kept = load_extra(path)
+    assert "these atoms are too many" in kept["traceback"]
+    assert {"torch", "numpy"} <= kept["versions"]["packages"].keys()
+    again = debug("replay", path, "--trust", "fragile")
+    assert again.exit_code == 1
+    assert again.stderr.count("RuntimeError: these atoms are too many") == 2  # what is told of the run, and the traceback
+
+
+def test_a_failed_step_that_no_longer_fails_is_told_as_any_other():
+    failed_run()
+    Path("fragile.py").write_text(FRAGILE.format(total=-1))
+    sys.modules.pop("fragile")
+    document = json.loads(debug("replay", "run/crash/step_000000001", "--trust", "fragile", "--json").stdout)
+    assert (document["batch"]["batch"], document["finite"]) == (1, True)
+    assert debug("replay", "run/crash/step_000000001", "--batches", 2).exit_code == 2
+
+
+def test_the_newest_few_of_the_steps_that_failed_are_kept(here):
+    _, state = write_run()
+    dump = CrashDump(str(here / "run"), {})
+    for number in range(5):
+        dump(event(ps.Stage.AFTER_TRAINING, batch=number, data=state.params, error=ValueError("no")))
+    assert sorted(os.listdir("run/crash")) == ["step_000000002", "step_000000003", "step_000000004"]
+
+
+def test_an_error_outside_of_a_step_keeps_nothing(here):
+    CrashDump(str(here), {})(event(ps.Stage.AFTER_TRAINING, error=ValueError("no")))
+    assert not os.path.exists("crash")

@@ -25,25 +25,30 @@ _SHOWN = 8
     \b
       purestep debug replay runs/my-model                          after the newest checkpoint
       purestep debug replay runs/my-model --step 1200 --batches 50    up to 50, to the first with a value that is not finite
+      purestep debug replay runs/my-model/crash/step_000001203     the step that ended the run, with what it was given
 
     Told are the terms of the loss, the norms of the gradients, the first leaf that is not finite, and the operation that made it so.
     Nothing is written.""",
 )
-@click.argument("run_dir", metavar="RUN_DIR")
+@click.argument("path", metavar="RUN_OR_CRASH")
 @STEP
 @click.option("--batches", "count", type=click.IntRange(min=1), default=1, show_default=True, help="How many; the last one is told.")
 @click.option("--trust", multiple=True, metavar="PREFIX", help="Package, module or class that the spec may name.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(run_dir: str, step: str, count: int, trust: tuple[str, ...], as_json: bool) -> None:
+def command(path: str, step: str, count: int, trust: tuple[str, ...], as_json: bool) -> None:
     """Restore, run, look."""
     from ..preparing import prepared, read
+    from .crash import is_crash, replayed
 
-    path = os.path.join(run_dir, "spec.json")
-    if not os.path.isfile(path):
+    crashed = is_crash(path)
+    run_dir = os.path.dirname(os.path.dirname(os.path.abspath(path))) if crashed else path
+    if not os.path.isfile(os.path.join(run_dir, "spec.json")):
         raise Refusal(f"{run_dir} is no directory of a run: there is no spec.json in it", ExitCode.PATH)
-    with prepared(read(path), trust) as ready:
-        state = _restored(run_dir, step, ready)
-        document = {"runtime": ready.settings, **_document(ready.pieces.training, _last_step(ready.pieces, state, count))}
+    if crashed and (step != "latest" or count != 1):
+        raise click.UsageError("what a failed step was given is one batch; leave --step and --batches out")
+    with prepared(read(os.path.join(run_dir, "spec.json")), trust) as ready:
+        done = replayed(path, ready) if crashed else _last_step(ready.pieces, _restored(run_dir, step, ready), count)
+        document = {"runtime": ready.settings, **_document(ready.pieces.training, done)}
     if as_json:
         documents.emit({"schema": "purestep.debug-replay/1", "run_dir": run_dir, **document})
     else:

@@ -10,6 +10,7 @@ from .. import documents
 from ..preparing import compiled, device_of, settings_of
 from ..runs.finding import records_of
 from .beginning import Start, checkpointer, first_state_of
+from .crash_dump import CrashDump
 from .ends import check_metrics, ends_of
 from .page import Predictions, collecting
 from .record import add_attempt, add_pieces
@@ -63,7 +64,7 @@ def assemble(request: Request, stack: contextlib.ExitStack) -> Assembled:
         pieces, collected = collecting(pieces)
     checkpointers = [stack.enter_context(checkpointer(request, pieces))] if spec.output.checkpoints is not None else []
     on_rank_zero(topology, lambda: _write_down(request, pieces, device, settings))
-    before, after, span = listeners_of(request, stack)
+    before, after, span = listeners_of(request, pieces.batches, stack)
     train = partial(
         fit,
         pieces.training,
@@ -91,10 +92,11 @@ def _write_down(request: Request, pieces: "Pieces", device: str, settings: dict[
     add_pieces(request.run_dir, pieces, device, {**settings, "world_size": request.topology.world_size})
 
 
-def listeners_of(request: Request, stack: contextlib.ExitStack) -> tuple[list[Any], list[Any], Any]:
+def listeners_of(request: Request, batches: Any, stack: contextlib.ExitStack) -> tuple[list[Any], list[Any], Any]:
     """Who listens before the checkpoints, who after them, and what takes the time of the parts of the loop."""
     from ...distributed import RankStatus
     from ...reporting import JsonlWriter
+    from ...spec.continuing import description_of
 
     spec, run_dir, topology = request.spec, request.run_dir, request.topology
     status = [stack.enter_context(RankStatus(os.path.join(run_dir, "ranks"), topology))] if topology.world_size > 1 else []
@@ -109,7 +111,8 @@ def listeners_of(request: Request, stack: contextlib.ExitStack) -> tuple[list[An
     for one in (progress, *writers):
         if hasattr(one, "__exit__"):
             stack.enter_context(one)
-    before, after = [*status, log, progress, *writers], ends_of(spec.strategy, log.path)
+    dump = CrashDump(run_dir, description_of(spec, batches))
+    before, after = [*status, log, progress, *writers], [*ends_of(spec.strategy, log.path), dump]
     if request.telling.profile is None:
         return before, after, contextlib.nullcontext
     profile = make_profile(request.telling.profile, os.path.join(run_dir, "trace"))
