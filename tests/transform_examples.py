@@ -11,6 +11,8 @@ from purestep.optimizers import OPTIMIZERS, adam, dpsgd, sgd
 from purestep.transforms import (
     TRANSFORMS,
     MuonDimensionNumbers,
+    add_mean_variance_to_opt,
+    average_per_element_updates,
     chain,
     differentially_private_aggregate,
     inject_hyperparams,
@@ -57,6 +59,7 @@ ARGUMENTS = {
     "transforms.lookahead": {"fast_optimizer": adam(0.1), "sync_period": 2, "slow_step_size": 0.5, "reset_state": True},
     "transforms.mechanize": {"base_optimizer": adam(0.1)},
     "transforms.master_weights": {"inner": adam(0.1)},
+    "transforms.layerwise_decay": {"decay": 0.5, "pattern_of_depth": {"layer.*": 0}, "first": ("conv",)},
     "transforms.monitor": {"measures": {"norm": tree.global_norm, "mean_norm": measure_with_ema(tree.global_norm, 0.9)}},
     "transforms.named": {"name": "mine", "transform": adam(0.1)},
     "transforms.sam": {"optimizer": sgd(0.1), "adv_optimizer": chain(normalize(), sgd(0.05))},
@@ -93,6 +96,8 @@ BUILDERS = {
     "transforms.scale_by_shampoo": lambda: masked(scale_by_shampoo(weight_dimension_numbers=DIMENSIONS), ["*weight", "conv", "empty"]),
     "transforms.scale_by_shape": lambda: masked(scale_by_shape(weight_dimension_numbers=DIMENSIONS), ["*weight", "conv", "empty"]),
     "transforms.scale_by_soap": lambda: masked(scale_by_soap(weight_dimension_numbers=DIMENSIONS), ["*weight", "conv", "empty"]),
+    "transforms.add_mean_variance_to_opt": lambda: chain(TWO_EXAMPLES, add_mean_variance_to_opt(sgd(0.1))),
+    "transforms.average_per_element_updates": lambda: chain(TWO_EXAMPLES, average_per_element_updates()),
     "transforms.differentially_private_aggregate": lambda: chain(TWO_EXAMPLES, differentially_private_aggregate(1.0, 0.1)),
     "optimizers.dpsgd": lambda: chain(TWO_EXAMPLES, dpsgd(LEARNING_RATE, 1.0, 0.1), name="dpsgd"),
 }

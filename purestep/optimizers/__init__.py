@@ -21,7 +21,6 @@ from .gradient_only import (
     signum,
     sm3,
 )
-from .layerwise import layerwise_decay
 from .layerwise_adaptive import lars
 from .matrix_methods import galore, muon, shampoo, soap
 from .parameter_free import cocob, dog, dowg, madgrad
@@ -94,4 +93,4 @@ OPTIMIZERS = {
     "momo_adam": momo_adam,
 }
 
-__all__ = ["OPTIMIZERS", "describe", "layerwise_decay", *OPTIMIZERS]
+__all__ = ["OPTIMIZERS", "describe", *OPTIMIZERS]

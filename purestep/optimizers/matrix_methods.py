@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from typing import Any
+
 import torch
 
 from ..core import tree
@@ -68,21 +70,10 @@ def muon(
     Reference:
         Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024. Momentum is optax's (a corrected mean).
     """
-    where = {"weight_dimension_numbers": muon_weight_dimension_numbers, "layout": layout}
+    where: dict[str, Any] = {"weight_dimension_numbers": muon_weight_dimension_numbers, "layout": layout}
+    how: dict[str, Any] = {"adaptive": adaptive, "preconditioning": preconditioning, "debias": debias, "ns_dtype": ns_dtype}
     matrices = chain(
-        scale_by_muon(
-            ns_coeffs,
-            ns_steps,
-            beta,
-            eps,
-            mu_dtype,
-            nesterov=nesterov,
-            adaptive=adaptive,
-            preconditioning=preconditioning,
-            debias=debias,
-            ns_dtype=ns_dtype,
-            **where,
-        ),
+        scale_by_muon(ns_coeffs, ns_steps, beta, eps, mu_dtype, nesterov=nesterov, **how, **where),
         scale_by_shape(consistent_rms=consistent_rms, **where),
         add_decayed_weights(weight_decay, _by_path(weight_decay_mask)),
         scale_by_learning_rate(learning_rate),

@@ -33,6 +33,7 @@ from .injection import inject_hyperparams
 from .iterate_averaging import schedule_free, schedule_free_eval_params
 from .kronecker import scale_by_shampoo, scale_by_soap
 from .layer_moments import scale_by_novograd
+from .layerwise import layerwise_decay
 from .layouts import flatten, split_real_and_imaginary
 from .line_search import scale_by_backtracking_linesearch
 from .loss_scaling import dynamic_loss_scale
@@ -128,6 +129,7 @@ TRANSFORMS = {
     "scale_by_stddev": scale_by_stddev,
     "scale_by_yogi": scale_by_yogi,
     # matrices and curvature
+    "hutchinson_estimator_diag_hessian": hutchinson_estimator_diag_hessian,
     "scale_by_galore": scale_by_galore,
     "scale_by_lbfgs": scale_by_lbfgs,
     "scale_by_muon": scale_by_muon,
@@ -137,6 +139,7 @@ TRANSFORMS = {
     "scale_by_sophia": scale_by_sophia,
     # relative to the parameters
     "add_decayed_weights": add_decayed_weights,
+    "layerwise_decay": layerwise_decay,
     "scale_by_param_block_norm": scale_by_param_block_norm,
     "scale_by_param_block_rms": scale_by_param_block_rms,
     "scale_by_trust_ratio": scale_by_trust_ratio,
@@ -146,9 +149,11 @@ TRANSFORMS = {
     "trace": trace,
     # shape of the updates
     "add_noise": add_noise,
+    "average_per_element_updates": average_per_element_updates,
     "centralize": centralize,
     "differentially_private_aggregate": differentially_private_aggregate,
     # around other transforms
+    "add_mean_variance_to_opt": add_mean_variance_to_opt,
     "conditionally_mask": conditionally_mask,
     "conditionally_transform": conditionally_transform,
     "flatten": flatten,
@@ -173,13 +178,10 @@ TRANSFORMS = {
 __all__ = [
     "TRANSFORMS",
     "MuonDimensionNumbers",
-    "add_mean_variance_to_opt",
     "at_least_2d",
-    "average_per_element_updates",
     "chain",
     "freeze",
     "get_unbiased_mean_and_variance_ema",
-    "hutchinson_estimator_diag_hessian",
     "incremental_update",
     "masked",
     "measure_with_ema",

@@ -54,10 +54,10 @@ def add_mean_variance_to_opt(opt: GradientTransform, ema_decay: float = 0.9, per
 
     def update(updates: Tree, state: MeanVarianceState, params: Tree = None, **extra: Any) -> tuple[Any, MeanVarianceState]:
         leaves, structure = tree.flatten(updates)
-        if few := [path for path, u in tree.items(updates) if math.prod(u.shape[dim] for dim in dims) < 2]:
+        if few := [path for path, u in tree.items(updates) if math.prod([u.shape[dim] for dim in dims]) < 2]:
             raise ValueError(f"add_mean_variance_to_opt: a variance needs two examples, update {few[0]!r} has fewer in dimensions {dims}")
         wide = widen(leaves)
-        mean, variance = [u.mean(dim=dims) for u in wide], [u.var(dim=dims) for u in wide]
+        mean, variance = [u.mean(dim=dims) for u in wide], [_variance(u, dims) for u in wide]
         averages = (tree.leaves(state.mean_ema), mean), (tree.leaves(state.variance_ema), variance)
         new = [tree.unflatten(structure, decay_mean(old, now, ema_decay)) for old, now in averages]
         out, inner = opt.update(tree.unflatten(structure, mean), state.inner_state, params, **extra)
@@ -80,6 +80,12 @@ def get_unbiased_mean_and_variance_ema(state: MeanVarianceState, ema_decay: floa
         return tree.unflatten(structure, leafwise.div(leaves, correction))
 
     return corrected(state.mean_ema), corrected(state.variance_ema)
+
+
+def _variance(u: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """The unbiased variance; `Tensor.var` warns of leaves without elements."""
+    distance = u - u.mean(dim=dims, keepdim=True)
+    return distance.square().sum(dim=dims) / (math.prod([u.shape[dim] for dim in dims]) - 1)
 
 
 def _dims(axes: Axes) -> tuple[int, ...]:

@@ -5,7 +5,8 @@ import torch
 
 from purestep.core.transform import chain
 from purestep.errors import PatternError
-from purestep.optimizers import adamw, layerwise_decay
+from purestep.optimizers import adamw
+from purestep.transforms import layerwise_decay
 
 PARAMS = {
     "embed": {"weight": torch.zeros(4, 2)},
