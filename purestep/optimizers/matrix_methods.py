@@ -1,7 +1,6 @@
 """Optimizers that treat a weight as the matrix it is, and hand other leaves to a fallback: Muon, SOAP, Shampoo, GaLore."""
 
 from collections.abc import Sequence
-
 from typing import Any
 
 import torch
