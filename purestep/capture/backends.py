@@ -1,14 +1,15 @@
 """What runs a recorded graph: kernels compiled by inductor, AOTAutograd without a compiler, or the graph as it is."""
 
 import contextlib
+import contextvars
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, fx
-from torch._dynamo.source import ConstantSource
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
@@ -30,6 +31,37 @@ class Compiler:
     """Whether leaves that are updated alike share a buffer."""
     options: Mapping[str, Any]
     """Settings of inductor."""
+
+
+@contextlib.contextmanager
+def preparing(compiler: Compiler, example: list[Tensor]) -> Iterator[None]:
+    """Where a step is recorded: inductor meanwhile finds out which vector instructions the CPU has.
+
+    It tries each kind in a process of its own, for which it would wait later.
+    """
+    if compiler.backend != "inductor" or all(x.device.type != "cpu" for x in example):
+        yield
+        return
+    import torch._inductor.compile_fx  # noqa: F401  here, not in two threads at once
+    from torch._inductor.cpu_vec_isa import valid_vec_isa_list
+
+    def find() -> None:
+        with contextlib.suppress(Exception):  # the compiler will meet it again, and say so
+            valid_vec_isa_list()
+
+    with _folder(compiler):
+        thread = threading.Thread(target=contextvars.copy_context().run, args=(find,), daemon=True)  # with the settings of this thread
+        thread.start()
+        try:
+            yield
+        finally:
+            thread.join()
+
+
+def _folder(compiler: Compiler) -> contextlib.AbstractContextManager[None]:
+    from torch._inductor.runtime.cache_dir_utils import temporary_cache_dir
+
+    return contextlib.nullcontext() if compiler.cache is None else temporary_cache_dir(os.fspath(compiler.cache))
 
 
 def compile_graph(graph: fx.GraphModule, example: list[Tensor], compiler: Compiler) -> tuple[Callable[..., Any], str, int]:
@@ -59,6 +91,8 @@ def _empty(x: Tensor) -> Tensor:
 
 def _of_any_length(operands: Sequence[Tensor]) -> list[Tensor]:
     """Stand-ins of one dimension, all of one length that is not known; scalars stay scalars."""
+    from torch._dynamo.source import ConstantSource
+
     env = ShapeEnv()
     source, typical = ConstantSource("length"), 2**16  # long enough to be worth several threads
     length = env.create_symintnode(env.create_symbol(typical, source, DimDynamic.DYNAMIC, None), hint=typical, source=source)
@@ -80,7 +114,6 @@ def _compile(graph: fx.GraphModule, example: list[Tensor], compiler: Compiler) -
 def _by_inductor(graph: Any, example: list[Tensor], compiler: Compiler) -> tuple[Callable[..., Any], str]:
     from torch._dynamo.utils import counters
     from torch._inductor.compile_fx import compile_fx
-    from torch._inductor.runtime.cache_dir_utils import temporary_cache_dir
 
     from .rewriting import Rewriting
 
@@ -88,8 +121,7 @@ def _by_inductor(graph: Any, example: list[Tensor], compiler: Compiler) -> tuple
     mode = next((x.fake_mode for x in example if isinstance(x, FakeTensor)), None)
     context = torch._guards.TracingContext(mode or FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True))
     before = dict(counters["inductor"])
-    folder = contextlib.nullcontext() if compiler.cache is None else temporary_cache_dir(os.fspath(compiler.cache))
-    with torch._guards.tracing(context), folder:
+    with torch._guards.tracing(context), _folder(compiler):
         # the key of our own cache has checked sizes and strides already
         options = {"size_asserts": False, "post_grad_custom_pre_pass": Rewriting(), **compiler.options}
         compiled = compile_fx(graph, example, config_patches=options, ignore_shape_env=mode is None)

@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from ..core import tree
 from ..errors import CaptureError, PurestepError
-from .backends import Compiler, compile_graph
+from .backends import Compiler, compile_graph, preparing
 from .donation import successor
 from .graph import CaptureRecord, Graph
 from .host_reads import HostReads, guard_graph
@@ -68,7 +68,7 @@ def capture_by_trace(step: Callable[..., Any], leaves: list[Any], spec: Any, don
     example = [leaves[i].detach().clone() for i in positions]
     try:
         # the backward runs on this thread, or context is lost; oneDNN's recurrent layers cannot be recorded, their parts can
-        with torch.autograd.set_multithreading_enabled(False), _without_onednn(), _one_fake_mode(example):
+        with preparing(compiler, example), torch.autograd.set_multithreading_enabled(False), _without_onednn(), _one_fake_mode(example):
             graph = make_fx(flat)(*example)
     except (PurestepError, torch.OutOfMemoryError):
         raise
