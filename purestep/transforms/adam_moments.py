@@ -45,10 +45,15 @@ def scale_by_adam(
         mu_dtype: Storage of `m`; float32 or wider by default.
         nesterov: Use `b1 m / (1 - b1^(t+1)) + (1 - b1) u / (1 - b1^t)` in place of `m^` (Dozat, without his schedule of momentum).
 
+    Raises:
+        ValueError: If `b1` or `b2` lies elsewhere: at 1 all parameters would become NaN.
+
     Reference:
         Kingma and Ba, "Adam: a method for stochastic optimization", 2015, Algorithm 1. arXiv:1412.6980
         Dozat, "Incorporating Nesterov momentum into Adam", 2016.
     """
+    if not all(isinstance(decay, Tensor) or 0 <= decay < 1 for decay in (b1, b2)):
+        raise ValueError(f"scale_by_adam: b1 and b2 must lie in [0, 1), got {b1} and {b2}")
 
     def init(params: Tree) -> ScaleByAdamState:
         return ScaleByAdamState(scalar_like(params, 0, torch.int64), zeros_of_moments(params, mu_dtype), zeros_of_squares(params))

@@ -65,3 +65,9 @@ def test_bias_correction_is_exact_for_small_and_large_counts():
     # the references subtract from 1, and lose three digits for the first
     torch.testing.assert_close(bias_correction(0.999, counts), torch.tensor(exact, dtype=torch.float64), rtol=1e-13, atol=0)
     assert bias_correction(0.0, counts).tolist() == [1.0] * 3
+
+
+@pytest.mark.parametrize("decays", [{"b1": 1.0}, {"b2": 1.0}, {"b1": 2.0}, {"b1": -0.5}, {"b2": float("nan")}], ids=str)
+def test_adam_refuses_decays_outside_their_range(decays):
+    with pytest.raises(ValueError, match=r"scale_by_adam: b1 and b2 must lie in \[0, 1\)"):
+        scale_by_adam(**decays)
