@@ -20,6 +20,7 @@ from .donation import Call, give, remember
 from .graph import CaptureRecord, Graph
 from .key import difference, kind, surroundings
 from .recording import capture_by_dynamo, capture_by_trace
+from .sizes import Dynamic, Sizes, sizes_of
 
 Capture = Literal["auto", "trace", "dynamo"]
 OnRecompile = Literal["warn", "error", "ignore"]
@@ -37,6 +38,7 @@ def compile(
     cache: str | os.PathLike | None = None,
     storage: Storage = "leaves",
     options: Mapping[str, Any] | None = None,
+    dynamic: Dynamic | None = None,
 ) -> "Compiled":
     """Compile a pure function of trees, a step above all, into a function of the same signature.
 
@@ -56,6 +58,10 @@ def compile(
         storage: `"flat"` keeps leaves that are updated alike (parameters, each moment, an average) in one buffer each, and updates each
             buffer by one operation. Paths and checkpoints stay as they are: the leaves are views. The first call copies the state.
         options: Settings of inductor for these graphs alone, by the names that `torch.compile(options=...)` takes.
+        dynamic: Sizes of the arguments after the first that one graph serves in a range: by pattern of the path of a leaf in its
+            argument, then by axis, `torch.export.Dim(name, min=..., max=...)` or `(name, min, max)`, of 2 at least. Axes of one name have
+            one size. What lies outside, or is not contiguous, gets a graph of its own. A step that takes such a size as a number (a loop
+            over it, `int(size)`), or reads numbers from tensors, is refused; one that decides by a size gets a graph for each outcome.
 
     Raises:
         ValueError: If a choice is unknown, or choices exclude each other.
@@ -75,7 +81,8 @@ def compile(
     if options and (backend != "inductor" or capture == "dynamo"):
         raise ValueError("compile: options are inductor's, for a traced graph; they need backend='inductor' and no capture='dynamo'")
     engine = "dynamo" if capture == "dynamo" else "trace"
-    return Compiled(step, donate, engine, on_recompile, max_captures, Compiler(backend, cache, storage, dict(options or {})))
+    sizes = sizes_of(dynamic, capture, storage)
+    return Compiled(step, donate, engine, on_recompile, max_captures, Compiler(backend, cache, storage, dict(options or {})), sizes)
 
 
 class Compiled:
@@ -84,9 +91,19 @@ class Compiled:
     Its cache of graphs is all that ever changes in it.
     """
 
-    def __init__(self, step: Callable[..., Any], donate: bool, engine: str, on_recompile: str, max_captures: int, compiler: Compiler):
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        donate: bool,
+        engine: str,
+        on_recompile: str,
+        max_captures: int,
+        compiler: Compiler,
+        sizes: Sizes | None = None,
+    ):
         self._step, self._donate, self._engine = step, donate, engine
         self._on_recompile, self._max_captures, self._compiler = on_recompile, max_captures, compiler
+        self._sizes = sizes
         self._graphs: dict[Any, list[Graph]] = {}
         self._records: list[CaptureRecord] = []
 
@@ -102,7 +119,8 @@ class Compiled:
             return self._graph((step, spec, surroundings()), leaves).run(leaves, None, [])
         state = args[0]
         rest, rest_spec = tree.flatten((args[1:], kwargs))
-        call = Call(self, step, surroundings(), rest_spec, [kind(leaf) for leaf in rest])
+        kinds = [kind(leaf) for leaf in rest]
+        call = Call(self, step, surroundings(), rest_spec, kinds if self._sizes is None else self._sizes.kinds(rest_spec, rest, kinds))
         origin = getattr(state, "_origin", None)
         if origin is None or not origin.fits(call, state):
             leaves, spec = tree.flatten((args, kwargs))
@@ -123,7 +141,7 @@ class Compiled:
         for batch in batches:
             for step in dict.fromkeys((form_at(self._step, state), self._step)):
                 leaves, spec = tree.flatten(((state, batch), {}))
-                key = _key((step, spec, surroundings()), leaves)
+                key = self._key((step, spec, surroundings()), leaves)
                 if self._known(key, leaves) is None:
                     graph = self._capture(key, leaves)
                     if self._engine == "dynamo":  # which captures when it is called, and does not donate
@@ -134,12 +152,17 @@ class Compiled:
         return list(self._records)
 
     def _graph(self, form: tuple, leaves: list[Any]) -> Graph:
-        key = _key(form, leaves)
+        key = self._key(form, leaves)
         graph = self._known(key, leaves)
         if graph is None:
             self._check_expected(key)
             graph = self._capture(key, leaves)
         return graph
+
+    def _key(self, form: tuple, leaves: list[Any]) -> tuple:
+        """What a graph is kept under: step, structure, surroundings, and the kind of each leaf."""
+        kinds = [kind(leaf) for leaf in leaves]
+        return (*form, tuple(kinds if self._sizes is None else self._sizes.kinds(form[1], leaves, kinds, num_before=1)))
 
     def _known(self, key: Any, leaves: list[Any]) -> Graph | None:
         return next((graph for graph in self._graphs.get(key, ()) if graph.holds(leaves)), None)
@@ -158,7 +181,8 @@ class Compiled:
         step, spec, *_ = key
         reason = self._why(key)
         capture = capture_by_trace if self._engine == "trace" else capture_by_dynamo
-        graph = capture(step, leaves, spec, self._donate, self._compiler)
+        symbols = [] if self._sizes is None else [self._sizes.symbols(key[3], leaves)]
+        graph = capture(step, leaves, spec, self._donate, self._compiler, *symbols)
         self._graphs.setdefault(key, []).append(graph)
         self._records.append(dataclasses.replace(graph.record, reason=reason))
         return graph
@@ -167,7 +191,7 @@ class Compiled:
         if not self._graphs:
             return "first call"
         if key in self._graphs:
-            return f"a number that the step reads from a tensor changed: {self._graphs[key][-1].reads()}"
+            return self._graphs[key][-1].broken()
         step, spec, around, kinds = key
         if all(known != step for known, *_ in self._graphs):
             return "another form of the step, for batches that leave an accumulation window open"
@@ -178,8 +202,3 @@ class Compiled:
         if nearest[3] == kinds:
             return f"autocast, default dtype or determinism changed from {nearest[2]} to {around}"
         return difference(spec, nearest[3], kinds)
-
-
-def _key(form: tuple, leaves: list[Any]) -> tuple:
-    """What a graph is kept under: step, structure, surroundings, and the kind of each leaf."""
-    return (*form, tuple([kind(leaf) for leaf in leaves]))

@@ -61,7 +61,7 @@ class Origin:
 
     def fits(self, call: Call, state: Any) -> bool:
         """Whether this call runs the same graph on the same leaves."""
-        return self.graph.guard is None and self.call == call and self.is_of(state)
+        return self.graph.guard is None and self.graph.condition is None and self.call == call and self.is_of(state)
 
     def is_of(self, state: Any) -> bool:
         """Whether a state holds for certain what it was returned with."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from .sizes import Condition
 from .storage import Flat
 
 
@@ -26,6 +27,8 @@ class CaptureRecord:
     """Whether compiled code was found on disk: `"hit"`, `"miss"`, or `"bypass"` where torch cannot keep it."""
     shared_calls: int = 0
     """How often a step calls code that is compiled once and serves many leaves; 0: each leaf has code of its own."""
+    sizes: tuple[str, ...] = ()
+    """Ranges of the sizes that one graph serves, and what else it relies on, which is checked before each call."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,16 +51,22 @@ class Graph:
     """Recomputes what was read, from the same leaves."""
     flat: Flat | None = None
     """Which leaves live in which buffer; the leaves of the state are all tensors then."""
+    condition: Condition | None = None
+    """What the graph relies on about the sizes that it serves in a range; None: nothing."""
 
     def holds(self, leaves: list[Any]) -> bool:
-        """Whether what was read on the host is still what it was."""
+        """Whether the sizes are served, and what was read on the host is still what it was."""
+        if self.condition is not None and not self.condition.holds(leaves):
+            return False
         if self.guard is None:
             return True
         return all(_same(tensor.item(), read.value) for tensor, read in zip(self.guard(leaves), self.guarded, strict=True))
 
-    def reads(self) -> str:
-        """The guarded reads, for a message."""
-        return "; ".join(f"{read.value} at {read.where}" for read in self.guarded)
+    def broken(self) -> str:
+        """What did not hold where another graph of the same kind is needed, for a message."""
+        if self.condition is not None:
+            return f"a decision that the step takes by a size came out differently, not: {'; '.join(map(str, self.condition.texts))}"
+        return "a number that the step reads from a tensor changed: " + "; ".join(f"{read.value} at {read.where}" for read in self.guarded)
 
 
 def _same(one: float, other: float) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._subclasses import FakeTensor
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -43,7 +44,16 @@ class HostReads(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def read(self, tensor: Tensor) -> Any:
-        """The number in a tensor of one element, from now on guarded."""
+        """The number in a tensor of one element, from now on guarded.
+
+        Raises:
+            CaptureError: If the tensor is a stand-in without data.
+        """
+        if isinstance(tensor, FakeTensor):
+            raise CaptureError(
+                f"dynamic: the step reads a number from a tensor at {_user_line()}, which a graph for a range of sizes does not know; "
+                "compute with the tensor instead, or capture without dynamic, which guards the number"
+            )
         with disable_proxy_modes_tracing():
             value = aten._local_scalar_dense.default(tensor)
         self.tensors.append(tensor)

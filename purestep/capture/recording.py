@@ -22,6 +22,7 @@ from .backends import Compiler, compile_graph, preparing
 from .donation import successor
 from .graph import CaptureRecord, Graph
 from .host_reads import HostReads, guard_graph
+from .sizes import Symbols, recorded, refuse_sizes, relied_on
 from .storage import Flat, flatten_storage
 
 
@@ -38,11 +39,16 @@ def _rare_collections() -> Iterator[None]:
 
 
 @_rare_collections()
-def capture_by_trace(step: Callable[..., Any], leaves: list[Any], spec: Any, donate: bool, compiler: Compiler) -> Graph:
+def capture_by_trace(
+    step: Callable[..., Any], leaves: list[Any], spec: Any, donate: bool, compiler: Compiler, symbols: Symbols | None = None
+) -> Graph:
     """Record the step at these leaves, and compile the record.
 
+    Args:
+        symbols: Sizes that are not known to the graph; None: all are.
+
     Raises:
-        CaptureError: If it cannot be recorded.
+        CaptureError: If it cannot be recorded, or takes one of these sizes as a number.
     """
     began = time.perf_counter()
     positions = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
@@ -58,6 +64,7 @@ def capture_by_trace(step: Callable[..., Any], leaves: list[Any], spec: Any, don
         args, kwargs = tree.unflatten(spec, filled)
         with reads, reads.functions:
             returned = step(*args, **kwargs)
+        refuse_sizes(returned)
         results = [x for x in tree.leaves(returned) if isinstance(x, Tensor)]
         if donate:
             _check_form(old_form, returned)
@@ -65,27 +72,23 @@ def capture_by_trace(step: Callable[..., Any], leaves: list[Any], spec: Any, don
         out = _Results(returned, num_state)
         return [*results, *reads.tensors]
 
-    example = [leaves[i].detach().clone() for i in positions]
-    try:
-        # the backward runs on this thread, or context is lost; oneDNN's recurrent layers cannot be recorded, their parts can
-        with preparing(compiler, example), torch.autograd.set_multithreading_enabled(False), _without_onednn(), _one_fake_mode(example):
-            graph = make_fx(flat)(*example)
-    except (PurestepError, torch.OutOfMemoryError):
-        raise
-    except RuntimeError as error:
-        raise CaptureError(f"the step could not be recorded: {error}") from error
-    _refuse_random(graph)
+    example = [leaves[i].detach().clone() for i in positions] if symbols is None else [symbols.stand_in(leaves[i], i) for i in positions]
+    with preparing(compiler, example):
+        graph = _record(flat, example, compiler, symbols)
     traced = time.perf_counter()
     num_nodes = len(graph.graph.nodes)
     guard, graph = _split_guards(graph, len(reads.reads))
     graph, constants = _lift_constants(graph)
     inputs = [*(leaves[i].detach() for i in positions), *constants]
+    if symbols is not None:
+        inputs = [*example, *map(symbols.stand_in, constants)]
     flat_storage: Flat | None = None
     if compiler.storage == "flat":
         graph, flat_storage = flatten_storage(graph, inputs)
         buffers, inputs = flat_storage.pack(inputs)
         inputs = [*buffers, *(inputs[i] for i in flat_storage.others)]
     run, cache, shared = compile_graph(graph, inputs, compiler)
+    sizes, condition = relied_on(symbols, spec)
     given = _given(len(leaves), positions, flat_storage)
 
     def call(leaves: list[Any], state: Any, buffers: list[Tensor]) -> Any:
@@ -98,8 +101,23 @@ def capture_by_trace(step: Callable[..., Any], leaves: list[Any], spec: Any, don
             return guard(*[leaves[i] for i in positions])
 
     where = tuple(f"{read.value} at {read.where}" for read in reads.reads)
-    record = CaptureRecord("trace", "", num_nodes, where, traced - began, time.perf_counter() - traced, cache, shared)
-    return Graph(call, record, tuple(reads.reads), check if guard is not None else None, flat_storage)
+    record = CaptureRecord("trace", "", num_nodes, where, traced - began, time.perf_counter() - traced, cache, shared, sizes)
+    return Graph(call, record, tuple(reads.reads), check if guard is not None else None, flat_storage, condition)
+
+
+def _record(flat: Callable[..., list[Tensor]], example: list[Tensor], compiler: Compiler, symbols: Symbols | None) -> fx.GraphModule:
+    try:
+        # the backward runs on this thread, or context is lost; oneDNN's recurrent layers cannot be recorded, their parts can
+        with torch.autograd.set_multithreading_enabled(False), _without_onednn(), _one_fake_mode(example), recorded(symbols):
+            graph = make_fx(flat)(*example)
+    except (PurestepError, torch.OutOfMemoryError):
+        raise
+    except (RuntimeError, TypeError) as error:
+        if isinstance(error, TypeError) and symbols is None:  # a size that is no number cannot be hashed, say
+            raise
+        raise CaptureError(f"the step could not be recorded: {error}") from error
+    _refuse_random(graph)
+    return graph
 
 
 def _given(num_leaves: int, positions: list[int], flat: Flat | None) -> list[int] | None:
