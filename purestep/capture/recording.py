@@ -74,7 +74,7 @@ def capture_by_trace(
 
     example = [leaves[i].detach().clone() for i in positions] if symbols is None else [symbols.stand_in(leaves[i], i) for i in positions]
     with preparing(compiler, example):
-        graph = _record(flat, example, compiler, symbols)
+        graph = _record(flat, example, symbols)
     traced = time.perf_counter()
     num_nodes = len(graph.graph.nodes)
     guard, graph = _split_guards(graph, len(reads.reads))
@@ -105,7 +105,7 @@ def capture_by_trace(
     return Graph(call, record, tuple(reads.reads), check if guard is not None else None, flat_storage, condition)
 
 
-def _record(flat: Callable[..., list[Tensor]], example: list[Tensor], compiler: Compiler, symbols: Symbols | None) -> fx.GraphModule:
+def _record(flat: Callable[..., list[Tensor]], example: list[Tensor], symbols: Symbols | None) -> fx.GraphModule:
     try:
         # the backward runs on this thread, or context is lost; oneDNN's recurrent layers cannot be recorded, their parts can
         with torch.autograd.set_multithreading_enabled(False), _without_onednn(), _one_fake_mode(example), recorded(symbols):
