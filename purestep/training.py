@@ -22,7 +22,7 @@ from .core.ranks import ALONE, Ranks
 from .core.recompute import Recomputable
 from .core.state import TrainState, check_not_consumed
 from .core.step import Step, build_step, init_state
-from .core.transform import GradientTransform
+from .core.transform import GradientTransform, chain
 from .core.tree import Tree
 from .errors import PatternError
 
@@ -81,7 +81,7 @@ class Training:
         combine_gradients: CombineGradients | None = None,
     ):
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
-        _check_optimizer(optimizer)
+        optimizer = _as_chain(optimizer)
         _check_choice("precision", precision, tuple(_AUTOCAST))
         _check_choice("grad_engine", grad_engine, ENGINES)
         _check_precision(precision, optimizer)
@@ -141,9 +141,11 @@ class Training:
         return dataclasses.replace(self._program, **changes).evaluate
 
 
-def _check_optimizer(optimizer: Any) -> None:
+def _as_chain(optimizer: Any) -> GradientTransform:
+    """A chain, so that leaves have the same names alone and on several ranks, where more parts are put into the chain."""
     if not isinstance(optimizer, GradientTransform):
         raise TypeError(f"optimizer: expected a gradient transform such as ps.adamw(1e-3), got {optimizer!r}")
+    return optimizer if optimizer.parts else chain(optimizer)
 
 
 def _check_choice(what: str, value: Any, known: Sequence[str]) -> None:

@@ -339,3 +339,9 @@ def test_by_default_the_module_is_called_with_the_batch():
 
     tr, plain, batch = training(seeded(TakesBatch), forward=None), training(seeded(Plain), forward=forward), batches(1)[0]
     assert_trees_equal(tr.step(tr.init(), batch)[0].params, plain.step(plain.init(), batch)[0].params)
+
+
+def test_an_optimizer_that_is_no_chain_has_the_names_it_has_among_ranks():
+    bare, chained = training(optimizer=ps.prodigy()), training(optimizer=ps.chain(ps.prodigy()))
+    assert ps.tree.paths(bare.init()) == ps.tree.paths(chained.init())
+    assert "opt_state.prodigy.count" in ps.tree.paths(bare.init())

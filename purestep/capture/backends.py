@@ -70,8 +70,9 @@ def compile_graph(graph: fx.GraphModule, example: list[Tensor], compiler: Compil
     The cache had a `"hit"`, a `"miss"`, a `"bypass"`, or nothing where there is none.
     The graph holds its backward already, so the callable records no gradients; AOTAutograd sees to that by itself.
     """
-    # cutting compares sizes, and would tie a graph that serves a range of them to some
-    program = None if any(isinstance(x, FakeTensor) for x in example) else outline(graph)
+    # cutting compares sizes, and would tie a graph that serves a range of them to some; flat storage has one kernel for a buffer anyway
+    is_plain = compiler.storage == "leaves" and not any(isinstance(x, FakeTensor) for x in example)
+    program = outline(graph) if is_plain else None
     if program is None:
         return *_compile(graph, example, compiler), 0
     if compiler.backend == "inductor":

@@ -299,8 +299,10 @@ def make_step(loss_fn: Callable[[Tree, Any], Any], optimizer: GradientTransform,
 
     def cut(batch: Any, parts: int) -> Sequence[Any]:
         cuts = cut_batch(batch, parts)
+        if cuts is batch or parts == 1:
+            return cuts
         sizes = {tuple(leaf.shape[0] for leaf in tree.leaves(part) if isinstance(leaf, Tensor) and leaf.ndim) for part in cuts}
-        if cuts is not batch and parts > 1 and len(sizes) > 1:
+        if len(sizes) > 1:
             raise ValueError(
                 f"microbatches={parts}: parts of unequal sizes {sorted(sizes)}; the mean of their losses would weigh samples unequally; "
                 "give the parts as a tuple, and return Sums"

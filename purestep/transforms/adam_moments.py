@@ -52,7 +52,7 @@ def scale_by_adam(
         Kingma and Ba, "Adam: a method for stochastic optimization", 2015, Algorithm 1. arXiv:1412.6980
         Dozat, "Incorporating Nesterov momentum into Adam", 2016.
     """
-    if not all(isinstance(decay, Tensor) or 0 <= decay < 1 for decay in (b1, b2)):
+    if any(isinstance(decay, float | int) and not 0 <= decay < 1 for decay in (b1, b2)):  # an injected one is a tensor
         raise ValueError(f"scale_by_adam: b1 and b2 must lie in [0, 1), got {b1} and {b2}")
 
     def init(params: Tree) -> ScaleByAdamState:

@@ -246,3 +246,12 @@ def test_a_tensor_that_the_step_closes_over_keeps_its_value_of_the_moment():
     step({}, {"x": torch.ones(5, 3)})
     scale.mul_(2)
     assert step({}, {"x": torch.ones(4, 3)})[1].equal(scale.expand(4, 3))
+
+
+def test_a_step_of_a_plain_function_serves_several_numbers_of_samples():
+    step = ps.make_step(lambda params, batch: ((batch["x"] @ params) ** 2).mean(), ps.sgd(0.1))
+    state = ps.init_state(torch.ones(2, dtype=torch.float64), ps.sgd(0.1))
+    compiled = ps.compile(step, backend="eager", on_recompile="error", dynamic={"x": {0: ("samples", 2, 64)}})
+    for samples in (5, 9, 64):
+        batch = {"x": torch.linspace(0.0, 1.0, 2 * samples, dtype=torch.float64).reshape(samples, 2)}
+        assert_trees_close(compiled(state, batch), step(state, batch), rtol=1e-10, atol=1e-10)

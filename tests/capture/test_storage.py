@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+import torch
 
 import purestep as ps
 from purestep.errors import ConsumedStateError
@@ -32,6 +33,15 @@ def test_a_run_with_flat_storage_has_the_bits_of_the_eager_one(name):
     assert_trees_equal(state, expected)
     # the reported norm sums over all leaves at once
     assert_trees_close(metrics, reported, rtol=1e-14, atol=0)
+
+
+def test_many_large_matrices_that_stay_leaves_beside_buffers_are_updated_alike():
+    model = torch.nn.Sequential(*[torch.nn.Linear(129, 129) for _ in range(16)])
+    tr = ps.Training(
+        model, loss=ps.MSELoss(prediction_key="y", target_key="y"), optimizer=ps.muon(1e-2), forward=lambda m, b: {"y": m(b["x"])}
+    )
+    data = [{"x": torch.randn(2, 129), "y": torch.randn(2, 129)}] * 2
+    assert_trees_equal(run(flat(tr.step), tr.init(), data)[0], run(tr.step, tr.init(), data)[0])
 
 
 def test_clipping_takes_one_norm_over_all_leaves():
