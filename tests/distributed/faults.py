@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 import warnings
 
 import torch
@@ -246,6 +247,24 @@ class DyingData:
         yield masked(1.0)
         die_on_rank_one(self.topology)
         yield masked(1.0)
+
+
+class SlowData:
+    """Batches for the second of which rank 1 takes its time."""
+
+    def __init__(self, topology, seconds):
+        self.topology, self.seconds = topology, seconds
+
+    def epoch(self, number, start):
+        yield masked(1.0)
+        time.sleep(self.seconds if self.topology.rank == 1 else 0.0)
+        yield masked(1.0)
+
+
+def slow(topology, seconds):
+    """Rank 1 is slow; the parameter at the end."""
+    state = run_of_squares(topology, SlowData(topology, seconds), num_epochs=1).state
+    return state.params["w"].item()
 
 
 def killed(topology, phase, folder):

@@ -33,13 +33,19 @@ def run_ranks(
 
 
 def outcomes(
-    world_size: int, function: Callable[..., Any], *args: Any, timeout_seconds: float = 60.0, wait_seconds: float = 20.0
+    world_size: int,
+    function: Callable[..., Any],
+    *args: Any,
+    timeout_seconds: float = 60.0,
+    wait_seconds: float = 20.0,
+    collective_seconds: float | None = None,
 ) -> list[Any]:
     """The same, with an `Ended` in the place of each rank that failed."""
+    waits = {"timeout_seconds": wait_seconds, "collective_timeout_seconds": collective_seconds}
     with tempfile.TemporaryDirectory() as folder:
         pipes = [_context.Pipe(duplex=False) for _ in range(world_size)]
         workers = [
-            _context.Process(target=_work, args=(rank, world_size, f"{folder}/store", wait_seconds, pipes[rank][1], function, args))
+            _context.Process(target=_work, args=(rank, world_size, f"{folder}/store", waits, pipes[rank][1], function, args))
             for rank in range(world_size)
         ]
         for worker in workers:
@@ -66,13 +72,11 @@ def _result(pipe: Any, worker: Any, deadline: float) -> Any:
     return value if kind == "result" else Ended(value)
 
 
-def _work(rank: int, world_size: int, store: str, wait_seconds: float, pipe: Any, function: Callable[..., Any], args: Any) -> None:
+def _work(rank: int, world_size: int, store: str, waits: dict[str, Any], pipe: Any, function: Callable[..., Any], args: Any) -> None:
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
-        topology = ps.distributed.init(
-            rank=rank, world_size=world_size, method=f"file://{store}", device="cpu", timeout_seconds=wait_seconds
-        )
+        topology = ps.distributed.init(rank=rank, world_size=world_size, method=f"file://{store}", device="cpu", **waits)
         report = ("result", function(topology, *args))
     except Exception as error:
         report = ("failure", f"{type(error).__name__}: {error}\n{traceback.format_exc()}")

@@ -77,3 +77,12 @@ def test_a_killed_rank_makes_the_others_stop_with_a_message_that_names_it(phase,
     status = [json.loads((tmp_path / f"rank-0000{rank}.json").read_text()) for rank in range(2)]
     assert [words["state"] for words in status] == ["failed", "running"]
     assert status[0]["no_word_from"] == [1]
+
+
+def test_a_slow_rank_is_waited_for_as_long_as_collectives_may_take_and_no_longer():
+    one, other = outcomes(2, faults.slow, 1.0, collective_seconds=10.0)
+    assert one == other != 1.0
+    began = time.monotonic()
+    waiting, _ = outcomes(2, faults.slow, 5.0, wait_seconds=30.0, collective_seconds=2.0)
+    assert str(waiting).startswith("DistributedError: rank 0 of 2 waited in vain for another rank")
+    assert time.monotonic() - began < 25
