@@ -42,7 +42,7 @@ def checkpoint(label, *, loss=None, run_id=RUN, reason="periodic", finite=None, 
         leaves=[],
         extra={},
     )
-    return Checkpoint(f"/root/step-{label:010d}", manifest)
+    return Checkpoint(f"/runs/step-{label:010d}", manifest)
 
 
 def labels(checkpoints):
@@ -73,7 +73,7 @@ policies = st.builds(
 
 @given(checkpoints, policies, st.sets(st.integers(0, 60)))
 def test_every_checkpoint_is_either_kept_or_deleted_and_what_any_rule_wants_is_kept(found, policy, protected):
-    paths = {f"/root/step-{label:010d}" for label in protected}
+    paths = {f"/runs/step-{label:010d}" for label in protected}
     keep, delete = plan(found, policy, run_id=RUN, protected=paths)
     own = sorted((one for one in found if one.manifest.run_id == RUN), key=lambda one: one.manifest.label)
     assert sorted(labels(keep) + labels(delete)) == sorted(labels(found))
