@@ -38,7 +38,7 @@ class Training:
     Args:
         models: One module, or several by name.
         loss: A term, a sum of terms, or a function `loss(predictions, batch) -> 0-d mean`.
-        optimizer: A gradient transform or chain.
+        optimizer: A chain, or any other gradient transform, of which a chain is made.
         hooks: Pure hooks, run inside the step in the order given.
         forward: `forward(models, batch) -> predictions`, a mapping; `models` is the module, or the mapping of modules, with the
             state's parameters in place. By default `models(batch)`.
