@@ -1,8 +1,19 @@
 """The envelope of a spec: the fields around the parts that `families.py` describes. What they mean is written here, beside each field."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, StringConstraints, Tag
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    StringConstraints,
+    Tag,
+)
+from pydantic_core import PydanticKnownError
 
 from ..capture.backends import Backend
 from ..capture.compiled import Capture, OnRecompile
@@ -18,6 +29,14 @@ from .target import Target
 VERSION = 1
 """The version of the spec that this package reads and writes."""
 
+
+def _whole(value: Any) -> Any:
+    if type(value) is not int:  # true and 1.0 equal 1, so Literal would take them
+        raise PydanticKnownError("int_type")
+    return value
+
+
+Version = Annotated[Literal[1], BeforeValidator(_whole)]
 Name = Annotated[str, StringConstraints(min_length=1)]
 Rate = Annotated[
     Annotated[float, Tag("number")] | Annotated[ScheduleOrTarget, Tag("object")] | Annotated[None, Tag("null")], Discriminator(sort_of)
@@ -227,7 +246,7 @@ class Spec(Model):
 
     schema_path: str | None = Field(None, alias="$schema")
     """JSON Schema for editors."""
-    spec_version: Literal[1]
+    spec_version: Version
     """Version of this format."""
     name: Name = "run"
     """Of the run, for people."""

@@ -56,14 +56,14 @@ def _problem(error: Any, document: Any) -> Problem | None:
     if kind == "union_tag_invalid":
         sorts = context["expected_tags"].replace("'", "").replace("object", "object with a 'kind'")
         return _mistyped(pointer, " or ".join(sorts.split(", ")), value)
+    if pointer == "/spec_version":
+        return Problem("PS109", pointer, f"this purestep reads version {VERSION}, got {_shown(value)}; update purestep, or the spec")
     if kind in _EXPECTED:
         return _mistyped(pointer, _EXPECTED[kind], value)
     return _out_of_range(kind, context, pointer, value)
 
 
 def _out_of_range(kind: str, context: Any, pointer: str, value: Any) -> Problem | None:
-    if kind == "literal_error" and pointer == "/spec_version":
-        return Problem("PS109", pointer, f"this purestep reads version {VERSION}, got {_shown(value)}; update purestep, or the spec")
     if kind == "literal_error":
         known = [one.strip(" '") for one in context["expected"].replace(" or ", ", ").split(",")]
         if isinstance(value, str):

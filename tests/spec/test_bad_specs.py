@@ -127,6 +127,8 @@ CASES = [
     # versions, and what JSON cannot say
     ({"spec_version": 2}, "PS109", "/spec_version", "reads version 1, got 2"),
     ({"spec_version": "1"}, "PS109", "/spec_version", 'got "1"'),
+    ({"spec_version": True}, "PS109", "/spec_version", "got true"),
+    ({"spec_version": 1.0}, "PS109", "/spec_version", "got 1.0"),
     ({f"{HOOK}/kind": "penalty"}, "PS110", "/strategy/hooks/0/kind", "JSON cannot hold"),
     ({f"{UPDATE}/kind": "conditionally_mask"}, "PS110", "/strategy/update/2/kind", "JSON cannot hold"),
 ]
