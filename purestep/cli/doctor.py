@@ -2,8 +2,10 @@
 
 import os
 import platform
+import re
 import shutil
 import sys
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -13,9 +15,14 @@ from .. import __version__
 from . import documents
 
 PACKAGES = ("torch", "numpy", "optree", "safetensors", "pydantic", "zarr", "click", "rich", "matplotlib")
-EXTRAS = ("ase", "tensorboard", "wandb", "triton")
+EXTRAS = ("ase", "h5py", "tensorboard", "wandb", "mlflow-skinny", "trackio", "triton")
 COMPILERS = ("g++", "clang++", "c++", "nvcc")
 SETTINGS = ("OMP_", "MKL_", "CUDA_", "CUBLAS_", "NCCL_", "TORCH", "PYTORCH_", "PURESTEP_", "NO_COLOR", "TERM")
+PLACES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SLURM_STEP_")
+"""From which a process learns its place among others."""
+PRIVATE = ("WANDB_", "MLFLOW_", "TRACKIO_", "HF_")
+"""Some of these are keys, so their values are not shown."""
+_DRIVER = "/proc/driver/nvidia/version"
 
 
 @click.command(
@@ -47,10 +54,37 @@ def examine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "packages": {name: _version(name) for name in (*PACKAGES, *EXTRAS)},
         "devices": _devices(),
+        "driver": _driver(),
         "compilers": {name: shutil.which(name) for name in COMPILERS},
         "disk": f"{shutil.disk_usage('.').free / 2**30:.1f} GiB free in {os.getcwd()}",
-        "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith(SETTINGS)},
+        "environment": settings_in(os.environ),
     }
+
+
+def settings_in(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that change what a run does, here or in a library that it calls."""
+    shown = {name: value for name, value in environment.items() if name.startswith((*SETTINGS, *PLACES))}
+    hidden = {name: "(set)" for name in environment if name.startswith(PRIVATE)}
+    return dict(sorted((shown | hidden).items()))
+
+
+def driver_of(text: str) -> str | None:
+    """The version in what NVIDIA's driver says of itself; None where there is none.
+
+    Example:
+        >>> driver_of("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.133.20  Release Build  (dvs-builder)")
+        '570.133.20'
+    """
+    found = re.search(r"\b\d+\.\d+(?:\.\d+)?\b", text)
+    return None if found is None else found[0]
+
+
+def _driver() -> str | None:
+    try:
+        with open(_DRIVER, encoding="utf-8", errors="replace") as file:
+            return driver_of(file.readline())
+    except OSError:
+        return None
 
 
 def _version(package: str) -> str | None:
@@ -72,7 +106,7 @@ def _devices() -> dict[str, str]:
 
 def _text(value: Any) -> str:
     if not isinstance(value, dict):
-        return str(value)
+        return "none" if value is None else str(value)
     present = [f"{name} {inner}" for name, inner in value.items() if inner is not None]
     absent = [name for name, inner in value.items() if inner is None]
     return "; ".join(present or ["none"]) + (f"; without {', '.join(absent)}" if absent else "")
