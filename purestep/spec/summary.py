@@ -47,6 +47,7 @@ def summarize(spec: Spec, trust: Sequence[str] = (), width: int = 64) -> Summary
     rate = learning_rate_curve(spec)
     facts = {
         "name": spec.name,
+        "workflow": spec.workflow,
         "length": _length(spec),
         "num_steps": steps,
         "source": spec.source.checkpoint_path if spec.source is not None else None,

@@ -88,6 +88,13 @@ def test_weights_that_do_not_fit_are_refused_with_all_differences():
     assert "differences" in done.stderr and "shape" in done.stderr
 
 
+def test_a_report_says_that_a_run_starts_from_weights_and_from_which():
+    Path("spec.json").write_text(text_of(changed(workflow="finetune", source={"checkpoint_path": "first"})))
+    lines = purestep("spec", "report", "spec.json").stdout.splitlines()
+    assert lines[0].startswith("tiny · finetune · ")
+    assert f"  weights    {os.path.join(os.getcwd(), 'first')}" in lines
+
+
 def test_the_template_of_a_finetuning_is_a_spec():
     assert check_text(purestep("schema", "template", "--workflow", "finetune").stdout).problems == ()
 

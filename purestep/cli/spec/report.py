@@ -51,10 +51,11 @@ def command(path: str, overrides: tuple[str, ...], trust: tuple[str, ...], as_js
 def _text(summary: "Summary") -> str:
     facts, runtime = summary.facts, summary.facts["runtime"]
     compiled = "compiled" if runtime["compile"] else "not compiled"
-    lines = [f"{facts['name']} · train · {facts['length']} · {runtime['precision']} · {compiled} · seed {runtime['seed']}"]
+    lines = [f"{facts['name']} · {facts['workflow']} · {facts['length']} · {runtime['precision']} · {compiled} · seed {runtime['seed']}"]
     models = facts["models"].items()
     rows: list[tuple[str, Any]] = [
         ("model", "; ".join(f"{name} = {text}" for name, text in models) or "none"),
+        *([("weights", facts["source"])] if facts["source"] is not None else []),
         ("loss", " + ".join(facts["loss"])),
         ("update", " → ".join(facts["update"])),
         ("hooks", ", ".join(facts["hooks"]) or "none"),
