@@ -14,6 +14,7 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from .outlining import outline
+from .replay import CudaGraphs
 from .sums import store_sums
 
 Backend = Literal["inductor", "aot_eager", "eager"]
@@ -31,6 +32,8 @@ class Compiler:
     """Whether leaves that are updated alike share a buffer."""
     options: Mapping[str, Any]
     """Settings of inductor."""
+    cuda_graphs: CudaGraphs | None = None
+    """What records graphs on the device; None: they are launched operation by operation."""
 
 
 @contextlib.contextmanager

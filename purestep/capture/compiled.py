@@ -20,6 +20,7 @@ from .donation import Call, give, remember
 from .graph import CaptureRecord, Graph
 from .key import difference, kind, surroundings
 from .recording import capture_by_dynamo, capture_by_trace
+from .replay import CudaGraphs, Mode
 from .sizes import Dynamic, Sizes, sizes_of
 
 Capture = Literal["auto", "trace", "dynamo"]
@@ -39,6 +40,7 @@ def compile(
     storage: Storage = "leaves",
     options: Mapping[str, Any] | None = None,
     dynamic: Dynamic | None = None,
+    mode: Mode = "default",
 ) -> "Compiled":
     """Compile a pure function of trees, a step above all, into a function of the same signature.
 
@@ -71,6 +73,7 @@ def compile(
         ("on_recompile", on_recompile, ("warn", "error", "ignore")),
         ("backend", backend, BACKENDS),
         ("storage", storage, ("leaves", "flat")),
+        ("mode", mode, ("default", "reduce-overhead")),
     ):
         if value not in known:
             raise ValueError(f"compile: {what}={value!r} is unknown (known: {', '.join(known)})")
@@ -78,11 +81,14 @@ def compile(
         raise ValueError(f"compile: max_captures must be a whole number of at least 1, got {max_captures!r}")
     if storage == "flat" and not donate:
         raise ValueError("compile: storage='flat' keeps the state in its own memory, so it needs donate=True")
+    if mode == "reduce-overhead" and (not donate or capture == "dynamo"):
+        raise ValueError("compile: mode='reduce-overhead' replays a traced step where its state stays; it needs donate=True")
     if options and (backend != "inductor" or capture == "dynamo"):
         raise ValueError("compile: options are inductor's, for a traced graph; they need backend='inductor' and no capture='dynamo'")
     engine = "dynamo" if capture == "dynamo" else "trace"
     sizes = sizes_of(dynamic, capture, storage)
-    return Compiled(step, donate, engine, on_recompile, max_captures, Compiler(backend, cache, storage, dict(options or {})), sizes)
+    compiler = Compiler(backend, cache, storage, dict(options or {}), CudaGraphs() if mode == "reduce-overhead" else None)
+    return Compiled(step, donate, engine, on_recompile, max_captures, compiler, sizes)
 
 
 class Compiled:
@@ -127,7 +133,7 @@ class Compiled:
             graph = self._graph((step, spec, call.around), leaves)
             state, origin = give(state, leaves[: len(leaves) - len(rest)], call, graph)
         try:
-            result = origin.graph.run([*origin.leaves, *rest], state, origin.buffers)
+            result = origin.run([*origin.leaves, *rest], state, origin.buffers)
         finally:  # a graph that fails half-way, out of memory, may have overwritten a part of it
             mark_consumed(args[0])
         remember(result[0], origin)

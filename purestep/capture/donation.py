@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..core import tree
 from ..errors import CaptureError
-from .graph import Graph
+from .graph import Graph, Run
 
 
 def check_own_memory(state: Any) -> None:
@@ -58,6 +58,8 @@ class Origin:
     """Those of which the leaves are views, with flat storage."""
     contents: "Contents | None"
     """Of the state; None if it has containers of unknown kinds."""
+    run: Run
+    """The graph, or what replays it on these leaves."""
 
     def fits(self, call: Call, state: Any) -> bool:
         """Whether this call runs the same graph on the same leaves."""
@@ -100,7 +102,8 @@ def give(state: Any, own: list[Any], call: Call, graph: Graph) -> tuple[Any, Ori
         held = {i for group in graph.flat.groups for i in group}
         own = [leaf if i in held else leaf.clone() for i, leaf in enumerate(own)]
         state = tree.unflatten(tree.structure(state), own)
-    return state, Origin(call, own, graph, buffers, _contents(state))
+    run = graph.run if graph.replayed_at is None else graph.replayed_at(own)
+    return state, Origin(call, own, graph, buffers, _contents(state), run)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)

@@ -9,6 +9,9 @@ from torch import Tensor
 from .sizes import Condition
 from .storage import Flat
 
+Run = Callable[[list[Any], Any, list[Tensor]], Any]
+"""From the leaves of all arguments, the state that is given away, if one is, and the buffers in which its leaves live."""
+
 
 @dataclasses.dataclass(frozen=True)
 class CaptureRecord:
@@ -29,6 +32,8 @@ class CaptureRecord:
     """How often a step calls code that is compiled once and serves many leaves; 0: each leaf has code of its own."""
     sizes: tuple[str, ...] = ()
     """Ranges of the sizes that one graph serves, and what else it relies on, which is checked before each call."""
+    replay: str = ""
+    """With `mode="reduce-overhead"`, whether the graph is replayed as a CUDA graph, or why it is not."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +48,7 @@ class HostRead:
 class Graph:
     """A captured graph for one kind of arguments."""
 
-    run: Callable[[list[Any], Any, list[Tensor]], Any]
-    """From the leaves of all arguments, the state that is given away, if one is, and the buffers in which its leaves live."""
+    run: Run
     record: CaptureRecord
     guarded: tuple[HostRead, ...] = ()
     guard: Callable[[list[Any]], Sequence[Tensor]] | None = None
@@ -53,6 +57,8 @@ class Graph:
     """Which leaves live in which buffer; the leaves of the state are all tensors then."""
     condition: Condition | None = None
     """What the graph relies on about the sizes that it serves in a range; None: nothing."""
+    replayed_at: Callable[[list[Tensor]], Run] | None = None
+    """What replays the graph on a state of these leaves as a CUDA graph; None: nothing does."""
 
     def holds(self, leaves: list[Any]) -> bool:
         """Whether the sizes are served, and what was read on the host is still what it was."""

@@ -22,7 +22,9 @@ def kind(leaf: Any) -> tuple:
         return (leaf.shape, leaf.stride(), leaf.dtype, leaf.device)
     if isinstance(leaf, float):
         return (float, leaf.hex())  # tells -0.0 from 0.0, and a NaN equals itself
-    if isinstance(leaf, int | str | bytes | bool | complex | enum.Enum | torch.dtype | torch.device):
+    if isinstance(leaf, complex):
+        return (complex, repr(leaf))  # for the same reason
+    if isinstance(leaf, int | str | bytes | bool | enum.Enum | torch.dtype | torch.device):
         return (type(leaf), leaf)
     raise CaptureError(
         f"a leaf of type {type(leaf).__name__} is neither a tensor nor a plain constant (number, string, enum), so a captured step would "
@@ -31,12 +33,13 @@ def kind(leaf: Any) -> tuple:
 
 
 def surroundings() -> tuple:
-    """What changes a graph from outside: ambient autocast and its dtypes, the default dtype, deterministic algorithms."""
+    """What changes a graph from outside: ambient autocast and its dtypes, the default dtype and device, deterministic algorithms."""
     return (
         torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
         torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
+        torch._C._len_torch_function_stack() and torch.get_default_device(),  # a default device is a mode; without modes, no question
     )
 
 

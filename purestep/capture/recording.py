@@ -20,8 +20,9 @@ from ..core import tree
 from ..errors import CaptureError, PurestepError
 from .backends import Compiler, compile_graph, preparing
 from .donation import successor
-from .graph import CaptureRecord, Graph
+from .graph import CaptureRecord, Graph, Run
 from .host_reads import HostReads, guard_graph
+from .replay import Replays, obstacle, replays_of
 from .sizes import Symbols, recorded, refuse_sizes, relied_on
 from .storage import Flat, flatten_storage
 
@@ -89,20 +90,42 @@ def capture_by_trace(
         inputs = [*buffers, *(inputs[i] for i in flat_storage.others)]
     run, cache, shared = compile_graph(graph, inputs, compiler)
     sizes, condition = relied_on(symbols, spec)
-    given = _given(len(leaves), positions, flat_storage)
-
-    def call(leaves: list[Any], state: Any, buffers: list[Tensor]) -> Any:
-        tensors = leaves if given is None else [leaves[i] for i in given]
-        return out.rebuild(run(*buffers, *tensors, *constants), leaves, state)
-
-    def check(leaves: list[Any]) -> Any:
-        assert guard is not None
-        with torch.no_grad():
-            return guard(*[leaves[i] for i in positions])
-
+    calls = _Calls(out, _given(len(leaves), positions, flat_storage), constants)
+    end = len(inputs) - len(constants)
+    batch = slice(end - sum(i >= num_state for i in positions), end)
+    reason = "it reads numbers on the host" if reads.reads else "its sizes vary" if symbols is not None else obstacle(graph, inputs)
+    replays, note = replays_of(run, batch, compiler.cuda_graphs, reason)
     where = tuple(f"{read.value} at {read.where}" for read in reads.reads)
-    record = CaptureRecord("trace", "", num_nodes, where, traced - began, time.perf_counter() - traced, cache, shared, sizes)
-    return Graph(call, record, tuple(reads.reads), check if guard is not None else None, flat_storage, condition)
+    record = CaptureRecord("trace", "", num_nodes, where, traced - began, time.perf_counter() - traced, cache, shared, sizes, note)
+    guarded = tuple(reads.reads)
+    return Graph(calls.by(run), record, guarded, _checking(guard, positions), flat_storage, condition, calls.by_replaying(replays))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Calls:
+    """How a call gets from the leaves of its arguments to those of a graph, and from what that returns to its result."""
+
+    out: "_Results"
+    given: list[int] | None
+    constants: list[Tensor]
+
+    def by(self, run: Callable[..., Any]) -> Run:
+        def call(leaves: list[Any], state: Any, buffers: list[Tensor]) -> Any:
+            tensors = leaves if self.given is None else [leaves[i] for i in self.given]
+            return self.out.rebuild(run(*buffers, *tensors, *self.constants), leaves, state)
+
+        return call
+
+    def by_replaying(self, replays: Replays | None) -> Callable[[list[Tensor]], Run] | None:
+        return None if replays is None else lambda own: self.by(replays.at(own))
+
+
+def _checking(guard: fx.GraphModule | None, positions: list[int]) -> Callable[[list[Any]], Any] | None:
+    def check(leaves: list[Any]) -> Any:
+        with torch.no_grad():
+            return guard(*[leaves[i] for i in positions])  # type: ignore[misc]
+
+    return None if guard is None else check
 
 
 def _record(flat: Callable[..., list[Tensor]], example: list[Tensor], symbols: Symbols | None) -> fx.GraphModule:
