@@ -56,7 +56,7 @@ def _ask(listener: Listener, event: Event, policy: OnListenerError, span: Span) 
         if chosen == "warn":
             place = f"at {event.stage.name} of batch {event.batch_count}"
             text = f"listener {name_of(listener)} failed {place}, training goes on: {type(error).__name__}: {error}"
-            warnings.warn(text, RuntimeWarning, stacklevel=2)
+            warnings.warn("; ".join([text, *getattr(error, "__notes__", ())]), RuntimeWarning, stacklevel=2)
         return None
 
 

@@ -1,5 +1,6 @@
 """Progress of a run on the screen: a live dashboard or line in a terminal, whole lines anywhere else, so that log files stay readable."""
 
+import contextlib
 import dataclasses
 import sys
 import time
@@ -8,6 +9,7 @@ from typing import Any, Self, TextIO
 
 from ..core.event import Event
 from ..core.hook import Stage
+from .dispensable import Dispensable
 from .displays import Mode, make_display
 from .jsonl import fields_of, metrics_of
 from .layouts import Layout
@@ -18,11 +20,12 @@ from .scalars import read_scalars
 from .view import Memory, View
 
 
-class ConsoleProgress:
+class ConsoleProgress(Dispensable):
     """Listener that shows step, loss, learning rate, gradient norm, samples a second and the time to go.
 
     Use it as a context, so that the terminal is left in order whatever happens:
-    `with ConsoleProgress() as progress: ps.fit(..., listeners=[progress])`.
+    `with ConsoleProgress() as progress: ps.fit(..., listeners=[progress])`. If it can write no more, as where its reader has gone, the run
+    goes on in silence.
 
     Args:
         every_n_batches: How often metrics are read and shown; between that nothing waits for the device.
@@ -62,7 +65,7 @@ class ConsoleProgress:
         self._view: View | None = None
         self._told = -1  # batch of the latest line of training
 
-    def __call__(self, event: Event) -> None:
+    def hear(self, event: Event) -> None:
         """Show what an event brings."""
         self._meter.note(event)
         if event.stage is Stage.BEFORE_TRAINING:
@@ -79,7 +82,8 @@ class ConsoleProgress:
 
     def close(self) -> None:
         """Leave the terminal as it was; calling it twice is fine."""
-        self._display.close()
+        with contextlib.suppress(OSError):  # nobody is there to see it
+            self._display.close()
 
     def __enter__(self) -> Self:
         return self

@@ -8,28 +8,35 @@ from typing import Any
 from ..core.event import Event
 from ..core.hook import Stage
 from ..errors import DataError
+from .dispensable import Dispensable
 from .record import Kind, Record, Recorder
 
 _COUNTS = ("batch", "step", "epoch", "final")
 
 
-class CsvWriter:
+class CsvWriter(Dispensable):
     """Listener that writes records of one kind as rows; the columns are those of the first row.
 
-    A run that resumes takes out the rows past its checkpoint, so the file is the one that an uninterrupted run writes.
+    A run that resumes takes out the rows past its checkpoint, so the file is the one that an uninterrupted run writes. If writing fails
+    the run goes on without the table, with one warning.
 
     Args:
         path: The file; one that is there must have been written by this class.
         kind: `train` or `validation`.
         every_n_batches: How often to write the metrics of a batch.
+
+    Raises:
+        DataError: If the file that is there is another one.
     """
 
     def __init__(self, path: str | os.PathLike, *, kind: Kind = "train", every_n_batches: int = 10):
         self.path, self.kind = os.path.abspath(os.fspath(path)), kind
         self._recorder = Recorder(every_n_batches)
         self._columns: list[str] | None = None
+        if os.path.exists(self.path):
+            _check_written_here(self.path, _read(self.path))
 
-    def __call__(self, event: Event) -> None:
+    def hear(self, event: Event) -> None:
         """Write the rows that belong to an event, none for most."""
         if event.stage is Stage.BEFORE_TRAINING and os.path.exists(self.path):
             self._columns = _keep_rows_up_to(self.path, (event.batch_count, event.epoch_count))
@@ -51,14 +58,20 @@ class CsvWriter:
 
 def _keep_rows_up_to(path: str, place: tuple[int, int]) -> list[str] | None:
     """Take out the rows that a resumed run makes anew; returns the columns."""
-    header, *rows = _read(path) or [[]]
-    if header and tuple(header[: len(_COUNTS)]) != _COUNTS:
-        raise DataError(f"{path}: the first columns are {header[:4]}, expected {list(_COUNTS)}; it was not written here, use another file")
+    table = _read(path)
+    _check_written_here(path, table)
+    header, *rows = table or [[]]
     whole = [row for row in rows if len(row) == len(header)]  # a process that died inside a row left its checkpoint before it
     kept = [row for row in whole if _stands(dict(zip(header, row, strict=True)), place)]
     if len(kept) < len(rows):
         _replace(path, [header, *kept])
     return header or None
+
+
+def _check_written_here(path: str, table: Sequence[Sequence[str]]) -> None:
+    header = table[0] if table else ()
+    if header and tuple(header[: len(_COUNTS)]) != _COUNTS:
+        raise DataError(f"{path}: the first columns are {header[:4]}, expected {list(_COUNTS)}; it was not written here, use another file")
 
 
 def _stands(row: dict[str, str], place: tuple[int, int]) -> bool:

@@ -110,7 +110,13 @@ class _Drawing(Display):
     def __init__(self, layout: Layout | None, file: TextIO):
         from rich.console import Console
 
-        self._console = Console(file=file, highlight=False)
+        class Screen(Console):
+            """One whose reader may leave; rich would end the process."""
+
+            def on_broken_pipe(self) -> None:
+                raise  # what was caught by whoever calls this
+
+        self._console = Screen(file=file, highlight=False)
         self._layout = layout or (DASHBOARD if self._console.height >= _ROWS_OF_A_DASHBOARD else LINE)
         self._messages: collections.deque[str] = collections.deque(maxlen=50)
         self._view: View | None = None

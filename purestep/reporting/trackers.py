@@ -14,11 +14,12 @@ from typing import Self
 
 from ..core.event import Event
 from ..core.hook import Stage
+from .dispensable import Dispensable
 from .meter import Meter
 from .record import Recorder
 
 
-class TrackerWriter:
+class TrackerWriter(Dispensable):
     """Listener that hands records, with the pace of the run, to one tracker; the axis is the number of the batch.
 
     A subclass says how to begin, to write and to end. If it fails once it is not called again: the run goes on with one warning.
@@ -28,11 +29,9 @@ class TrackerWriter:
         every_n_batches: How often to write the metrics of a batch; every validation is written.
     """
 
-    on_error = "warn"
-
     def __init__(self, *, every_n_batches: int = 10):
         self._recorder, self._meter = Recorder(every_n_batches), Meter()
-        self._is_open, self._failed = False, False
+        self._is_open = False
 
     def begin(self, event: Event) -> None:
         """Start, or go on after a resume at `event.batch_count`."""
@@ -49,18 +48,8 @@ class TrackerWriter:
         """Finish."""
         raise NotImplementedError
 
-    def __call__(self, event: Event) -> None:
+    def hear(self, event: Event) -> None:
         """Hand on the records of an event, none for most."""
-        if self._failed:
-            return
-        try:
-            self._hear(event)
-        except Exception as error:
-            self._failed = True
-            error.add_note(f"{type(self).__name__} writes nothing more in this run")
-            raise
-
-    def _hear(self, event: Event) -> None:
         if event.stage is Stage.BEFORE_TRAINING or (event.stage is Stage.AFTER_BATCH and not self._is_open):
             self.close()
             self.begin(event)

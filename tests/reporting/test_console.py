@@ -171,3 +171,21 @@ def test_a_run_without_validation_ends_with_the_line_of_its_last_step(training, 
         training, batches, num_epochs=1, listeners=[ConsoleProgress(every_n_batches=3, mode="plain", file=file, seconds_between_lines=1e9)]
     )
     assert re.search(r"epoch 1/1  step 10  loss", file.getvalue().splitlines()[-1])
+
+
+@pytest.mark.parametrize("mode", ["plain", "json", "rich"])
+def test_a_console_whose_reader_has_gone_takes_nothing_from_the_run(training, batches, mode, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+
+    class Gone(io.StringIO):
+        def isatty(self):
+            return True
+
+        def write(self, text):
+            raise BrokenPipeError("nobody reads this")
+
+    told = pytest.warns(RuntimeWarning, match="BrokenPipeError: nobody reads this; ConsoleProgress writes nothing more")
+    with told as caught, ConsoleProgress(every_n_batches=1, mode=mode, file=Gone()) as progress:
+        result = ps.fit(training, batches, num_epochs=1, listeners=[progress])
+    assert len(caught) == 1
+    assert int(result.state.counters.step_count) == 10

@@ -56,5 +56,13 @@ def test_a_file_that_is_not_such_a_table_is_left_alone(training, batches, tmp_pa
     path = tmp_path / "metrics.csv"
     path.write_text("my,own,data\n1,2,3\n")
     with pytest.raises(DataError, match="it was not written here"):
-        ps.fit(training, batches, num_epochs=1, listeners=[CsvWriter(path)])
+        CsvWriter(path)
     assert path.read_text() == "my,own,data\n1,2,3\n"
+
+
+def test_a_table_that_cannot_be_written_is_left_with_one_warning_and_training_goes_on(training, batches, tmp_path):
+    table = CsvWriter(tmp_path / "nowhere" / "metrics.csv", every_n_batches=1)
+    with pytest.warns(RuntimeWarning, match="CsvWriter failed at AFTER_BATCH of batch 1, .*; CsvWriter writes nothing more") as caught:
+        result = ps.fit(training, batches, num_epochs=1, listeners=[table])
+    assert len(caught) == 1
+    assert int(result.state.counters.step_count) == 10

@@ -135,3 +135,8 @@ def test_listening_leaves_training_bitwise_alone(training, batches, validation, 
     alone = ps.fit(training, batches, num_epochs=2, validation=validation)
     heard = ps.fit(training, batches, num_epochs=2, validation=validation, listeners=[JsonlWriter(tmp_path / "m.jsonl", every_n_batches=1)])
     assert all(torch.equal(a, b) for a, b in zip(ps.tree.leaves(alone.state), ps.tree.leaves(heard.state), strict=True))
+
+
+def test_a_log_that_cannot_be_written_ends_the_run(training, batches, tmp_path):
+    with pytest.raises(FileNotFoundError):
+        ps.fit(training, batches, num_epochs=1, listeners=[JsonlWriter(tmp_path / "nowhere" / "metrics.jsonl")])
