@@ -2,6 +2,7 @@
 
 import torch
 
+from ..core.ranges import DECAY, FINITE, NOT_NEGATIVE, NOT_POSITIVE, POSITIVE_LIMIT, check_numbers, check_schedulable, check_whole
 from ..core.schedule import ScalarOrSchedule
 from ..core.selection import Mask
 from ..core.transform import GradientTransform, chain
@@ -48,6 +49,14 @@ def adafactor(
     Reference:
         Shazeer and Stern, "Adafactor: adaptive learning rates with sublinear memory cost", 2018. arXiv:1804.04235
     """
+    check_numbers("adafactor", NOT_NEGATIVE, decay_rate=decay_rate, eps=eps)
+    check_whole("adafactor", FINITE, decay_offset=decay_offset)
+    if clipping_threshold is not None:
+        check_numbers("adafactor", POSITIVE_LIMIT, clipping_threshold=clipping_threshold)
+    if momentum is not None:
+        check_numbers("adafactor", DECAY, momentum=momentum)
+    if weight_decay_rate is not None:
+        check_schedulable("adafactor", NOT_NEGATIVE, weight_decay_rate=weight_decay_rate)
     parts = [scale_by_factored_rms(factored, decay_rate, decay_offset, min_dim_size_to_factor, eps)]
     parts += [] if clipping_threshold is None else [clip_by_block_rms(clipping_threshold)]
     parts += [] if learning_rate is None else [scale_by_learning_rate(learning_rate, flip_sign=False)]
@@ -76,6 +85,9 @@ def adafactor_torch(
         clipping_threshold: torch's `d`.
         weight_decay: Decoupled, multiplied by the learning rate.
     """
+    check_numbers("adafactor_torch", NOT_POSITIVE, beta2_decay=beta2_decay)
+    check_numbers("adafactor_torch", NOT_NEGATIVE, eps1=eps1, eps2=eps2)
+    check_numbers("adafactor_torch", POSITIVE_LIMIT, clipping_threshold=clipping_threshold)
     squares = scale_by_factored_rms(decay_rate=-beta2_decay, epsilon=eps1, convention="torch")
     steps = scale_by_relative_step(learning_rate, weight_decay, eps2)
     return chain(squares, clip_by_block_rms(clipping_threshold), steps, name="adafactor_torch")

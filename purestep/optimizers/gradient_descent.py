@@ -2,6 +2,7 @@
 
 import torch
 
+from ..core.ranges import DECAY, FRACTION, check_numbers
 from ..core.schedule import ScalarOrSchedule
 from ..core.transform import GradientTransform, chain
 from ..transforms.momentum import trace
@@ -28,6 +29,9 @@ def sgd(
         accumulator_dtype: Storage of the trace.
         dampening: As in torch: new gradients enter the trace with weight `1 - dampening`, the first with 1.
     """
+    if momentum is not None:
+        check_numbers("sgd", DECAY, momentum=momentum)
+    check_numbers("sgd", FRACTION, dampening=dampening)
     step = scale_by_learning_rate(learning_rate)
     if momentum is None:
         return chain(step, name="sgd")

@@ -4,6 +4,7 @@ from typing import Literal
 
 import torch
 
+from ..core.ranges import DECAY, FINITE, POSITIVE, check_numbers, check_schedulable
 from ..core.schedule import ScalarOrSchedule
 from ..core.selection import Mask
 from ..core.transform import GradientTransform, chain
@@ -37,6 +38,7 @@ def signum(learning_rate: ScalarOrSchedule, beta: float = 0.9, accumulator_dtype
     Reference:
         As `sign_sgd`, Algorithm 2.
     """
+    check_numbers("signum", DECAY, beta=beta)
     return chain(
         ema(beta, debias=False, accumulator_dtype=accumulator_dtype),
         scale_by_sign(),
@@ -73,6 +75,9 @@ def optimistic_adam(
     Args:
         optimism: Step size of the extrapolation; `learning_rate` by default. It keeps its ratio to the learning rate when that is set.
     """
+    check_numbers("optimistic_adam", POSITIVE, learning_rate=learning_rate)
+    if optimism is not None:
+        check_numbers("optimistic_adam", FINITE, optimism=optimism)
     ratio = 1.0 if optimism is None else optimism / learning_rate
     return optimistic_adam_v2(
         learning_rate, beta=ratio, b1=b1, b2=b2, eps=eps, eps_root=eps_root, mu_dtype=mu_dtype, nesterov=nesterov
@@ -119,6 +124,7 @@ def polyak_sgd(
     Args:
         scaling: Factor on the gradient before its norm is taken.
     """
+    check_schedulable("polyak_sgd", FINITE, scaling=scaling)
     return chain(scale_by_learning_rate(scaling), scale_by_polyak(f_min, max_learning_rate, eps, variant), name="polyak_sgd")
 
 
@@ -183,4 +189,5 @@ def sm3(learning_rate: ScalarOrSchedule, momentum: float = 0.9) -> GradientTrans
     Args:
         momentum: Decay of the mean of scaled updates.
     """
+    check_numbers("sm3", DECAY, momentum=momentum)
     return chain(scale_by_sm3(momentum), scale_by_learning_rate(learning_rate), name="sm3")

@@ -1,5 +1,6 @@
 """Optimizers that fit the length of a step to each leaf: `lars`."""
 
+from ..core.ranges import DECAY, check_numbers
 from ..core.schedule import ScalarOrSchedule
 from ..core.selection import Mask, masked
 from ..core.transform import GradientTransform, chain
@@ -31,6 +32,7 @@ def lars(
     Reference:
         You et al., "Large batch training of convolutional networks", 2017, Algorithm 1. arXiv:1708.03888
     """
+    check_numbers("lars", DECAY, momentum=momentum)
     return chain(
         add_decayed_weights(weight_decay, weight_decay_mask),
         masked(scale_by_trust_ratio(trust_coefficient=trust_coefficient, eps=eps), trust_ratio_mask),

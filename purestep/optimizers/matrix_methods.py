@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from ..core import tree
+from ..core.ranges import DECAY, FINITE, NOT_NEGATIVE, check_numbers, check_schedulable
 from ..core.schedule import ScalarOrSchedule
 from ..core.selection import Mask, masked
 from ..core.transform import GradientTransform, chain
@@ -69,6 +70,11 @@ def muon(
     Reference:
         Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024. Momentum is optax's (a corrected mean).
     """
+    check_numbers("muon", DECAY, adam_b1=adam_b1, adam_b2=adam_b2)
+    check_numbers("muon", NOT_NEGATIVE, adam_eps_root=adam_eps_root)
+    check_schedulable("muon", NOT_NEGATIVE, adam_weight_decay=adam_weight_decay)
+    if adam_learning_rate is not None:
+        check_schedulable("muon", FINITE, adam_learning_rate=adam_learning_rate)
     where: dict[str, Any] = {"weight_dimension_numbers": muon_weight_dimension_numbers, "layout": layout}
     how: dict[str, Any] = {"adaptive": adaptive, "preconditioning": preconditioning, "debias": debias, "ns_dtype": ns_dtype}
     matrices = chain(
@@ -144,6 +150,7 @@ def shampoo(
         weight_dimension_numbers: And `layout`: which leaves are matrices, as in `muon`.
         fallback: Scaling for the leaves that are no matrices; `scale_by_rss(0.0, eps)` by default, Shampoo's own form for vectors.
     """
+    check_numbers("shampoo", DECAY, momentum=momentum)
     where = {"weight_dimension_numbers": weight_dimension_numbers, "layout": layout}
     matrices = scale_by_shampoo(b2, eps, max_precond_dim, graft=graft, **where)
     return chain(

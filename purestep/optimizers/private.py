@@ -1,5 +1,6 @@
 """Gradient descent with differential privacy."""
 
+from ..core.ranges import DECAY, check_numbers
 from ..core.schedule import ScalarOrSchedule
 from ..core.transform import GradientTransform, chain
 from ..transforms.momentum import trace
@@ -21,6 +22,8 @@ def dpsgd(
         momentum: Decay of `trace`; none by default.
         nesterov: See `trace`.
     """
+    if momentum is not None:
+        check_numbers("dpsgd", DECAY, momentum=momentum)
     momenta = () if momentum is None else (trace(momentum, nesterov),)
     return chain(
         differentially_private_aggregate(l2_norm_clip, noise_multiplier, key),

@@ -1,5 +1,6 @@
 """Optimizers that divide by the root of squared gradients: `rmsprop`, `adagrad`."""
 
+from ..core.ranges import DECAY, check_numbers
 from ..core.schedule import ScalarOrSchedule
 from ..core.transform import GradientTransform, chain
 from ..transforms.momentum import trace
@@ -28,6 +29,8 @@ def rmsprop(
         momentum: Decay of a trace of the steps; none by default.
         nesterov: Look ahead along that trace.
     """
+    if momentum is not None:
+        check_numbers("rmsprop", DECAY, momentum=momentum)
     scaling = (scale_by_stddev if centered else scale_by_rms)(decay, eps, initial_scale, eps_in_sqrt, bias_correction)
     steps = () if momentum is None else (trace(momentum, nesterov),)
     return chain(scaling, scale_by_learning_rate(learning_rate), *steps, name="rmsprop")

@@ -2,6 +2,7 @@
 
 import torch
 
+from ..core.ranges import DECAY, at_least, check_numbers, check_whole
 from ..core.schedule import ScalarOrSchedule
 from ..core.transform import GradientTransform, chain
 from ..schedules.warmup import warmup_constant
@@ -11,11 +12,12 @@ from ..transforms.root_mean_square import scale_by_rms
 from ..transforms.scaling import scale_by_learning_rate
 
 
-def _warmed(learning_rate: ScalarOrSchedule, warmup_steps: int | None) -> ScalarOrSchedule:
+def _warmed(function: str, learning_rate: ScalarOrSchedule, warmup_steps: int | None) -> ScalarOrSchedule:
     if warmup_steps is None:
         return learning_rate
+    check_whole(function, at_least(0), warmup_steps=warmup_steps)
     if not isinstance(learning_rate, int | float):
-        raise ValueError("schedule-free: give warmup_steps with a number as learning_rate, or the whole schedule as learning_rate")
+        raise ValueError(f"{function}: give warmup_steps with a number as learning_rate, or the whole schedule as learning_rate")
     return warmup_constant(0.0, learning_rate, warmup_steps)
 
 
@@ -38,7 +40,7 @@ def schedule_free_sgd(
         weight_decay: Added to the gradient.
         count_from: 1 has the weights of optax; 0 those of the learning rates really used.
     """
-    rate = _warmed(learning_rate, warmup_steps)
+    rate = _warmed("schedule_free_sgd", learning_rate, warmup_steps)
     decay = () if weight_decay is None else (add_decayed_weights(weight_decay),)
     descent = chain(*decay, scale_by_learning_rate(rate), name="sgd")
     return chain(schedule_free(descent, rate, b1, weight_lr_power, state_dtype, count_from=count_from), name="schedule_free_sgd")
@@ -66,7 +68,8 @@ def schedule_free_adamw(
         weight_decay: Times the learning rate, on `z`.
         count_from: 1 has the weights of optax; 0 those of the learning rates really used.
     """
-    rate = _warmed(learning_rate, warmup_steps)
+    check_numbers("schedule_free_adamw", DECAY, b2=b2)
+    rate = _warmed("schedule_free_adamw", learning_rate, warmup_steps)
     descent = chain(
         scale_by_rms(decay=b2, eps=eps, eps_in_sqrt=False, bias_correction=True),
         add_decayed_weights(weight_decay),

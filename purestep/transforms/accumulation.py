@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..core import tree
 from ..core.loss import divide
+from ..core.ranges import at_least, check_whole
 from ..core.schedule import scalar_like
 from ..core.transform import Gated, GradientTransform
 from ..core.tree import Tree
@@ -95,8 +96,8 @@ def accumulate(
     Raises:
         ValueError: If an argument is out of its range.
     """
-    if not callable(every) and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
-        raise ValueError(f"accumulate: every must be a whole number of at least 1 or a function of the windows so far, got {every!r}")
+    if not callable(every):
+        check_whole("accumulate", at_least(1), every=every)
     if last not in ("partial", "carry", "drop"):
         raise ValueError(f"accumulate: last must be 'partial', 'carry' or 'drop', got {last!r}")
     if reduction not in ("mean", "sum"):

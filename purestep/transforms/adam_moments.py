@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import DECAY, NOT_NEGATIVE, check_numbers
 from ..core.schedule import scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -52,8 +53,8 @@ def scale_by_adam(
         Kingma and Ba, "Adam: a method for stochastic optimization", 2015, Algorithm 1. arXiv:1412.6980
         Dozat, "Incorporating Nesterov momentum into Adam", 2016.
     """
-    if any(isinstance(decay, float | int) and not 0 <= decay < 1 for decay in (b1, b2)):  # an injected one is a tensor
-        raise ValueError(f"scale_by_adam: b1 and b2 must lie in [0, 1), got {b1} and {b2}")
+    check_numbers("scale_by_adam", DECAY, b1=b1, b2=b2)
+    check_numbers("scale_by_adam", NOT_NEGATIVE, eps=eps, eps_root=eps_root)
 
     def init(params: Tree) -> ScaleByAdamState:
         return ScaleByAdamState(scalar_like(params, 0, torch.int64), zeros_of_moments(params, mu_dtype), zeros_of_squares(params))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import DECAY, FINITE, NOT_NEGATIVE, check_numbers
 from ..core.schedule import scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -61,6 +62,8 @@ def scale_by_amsgrad(
     Reference:
         Reddi et al., "On the convergence of Adam and beyond", 2018, Algorithm 2, which has no bias correction.
     """
+    check_numbers("scale_by_amsgrad", DECAY, b1=b1, b2=b2)
+    check_numbers("scale_by_amsgrad", NOT_NEGATIVE, eps=eps, eps_root=eps_root)
     check_convention("scale_by_amsgrad", convention)
 
     def init(params: Tree) -> ScaleByAmsgradState:
@@ -112,6 +115,9 @@ def scale_by_radam(
     Reference:
         Liu et al., "On the variance of the adaptive learning rate and beyond", 2020, Algorithm 2. arXiv:1908.03265
     """
+    check_numbers("scale_by_radam", DECAY, b1=b1, b2=b2)
+    check_numbers("scale_by_radam", NOT_NEGATIVE, eps=eps, eps_root=eps_root)
+    check_numbers("scale_by_radam", FINITE, threshold=threshold)
     check_convention("scale_by_radam", convention)
     rho_inf = 2.0 / (1.0 - b2) - 1.0
 
@@ -169,6 +175,8 @@ def scale_by_nadam(
     Reference:
         Dozat, "Incorporating Nesterov momentum into Adam", 2016, Algorithm 2 and the schedule of its section on momentum.
     """
+    check_numbers("scale_by_nadam", DECAY, b1=b1, b2=b2)
+    check_numbers("scale_by_nadam", NOT_NEGATIVE, eps=eps, momentum_decay=momentum_decay)
 
     def momentum(count: Tensor) -> Tensor:
         return b1 * (1 - 0.5 * torch.exp(count.double() * (momentum_decay * math.log(0.96))))

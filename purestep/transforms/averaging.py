@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import DECAY, check_numbers
 from ..core.schedule import scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -30,6 +31,7 @@ def ema(decay: float, debias: bool = True, accumulator_dtype: torch.dtype | None
         debias: Divide by `1 - decay^t`.
         accumulator_dtype: Storage of the mean; float32 or wider by default.
     """
+    check_numbers("ema", DECAY, decay=decay)
 
     def init(params: Tree) -> EmaState:
         return EmaState(scalar_like(params, 0, torch.int64), zeros_of_moments(params, accumulator_dtype))

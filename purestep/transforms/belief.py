@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import DECAY, NOT_NEGATIVE, check_numbers
 from ..core.schedule import scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -39,6 +40,8 @@ def scale_by_belief(
         Zhuang et al., "AdaBelief optimizer: adapting stepsizes by the belief in observed gradients", 2020, Algorithm 2.
         arXiv:2010.07468
     """
+    check_numbers("scale_by_belief", DECAY, b1=b1, b2=b2)
+    check_numbers("scale_by_belief", NOT_NEGATIVE, eps=eps, eps_root=eps_root)
 
     def init(params: Tree) -> ScaleByBeliefState:
         return ScaleByBeliefState(scalar_like(params, 0, torch.int64), zeros_of_moments(params), zeros_of_squares(params))

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import LIMIT, NOT_NEGATIVE, check_numbers
 from ..core.transform import GradientTransform, stateless
 from ..core.tree import Tree
 from .block_norms import block_norm, block_rms
-from .clipping import check_threshold, clip_factor
+from .clipping import clip_factor
 from .moments import wide_dtype, widen
 from .parameters import wide_params
 
@@ -23,13 +24,13 @@ def clip_by_block_rms(threshold: float) -> GradientTransform:
     Reference:
         Shazeer and Stern, "Adafactor", 2018, section 6, Algorithm 4's clipping threshold d. arXiv:1804.04235
     """
-    check_threshold("threshold", threshold)
+    check_numbers("clip_by_block_rms", LIMIT, threshold=threshold)
     return stateless(lambda updates, params: tree.map(lambda u: _shrunk(u, block_rms(u), threshold), updates), "clip_by_block_rms")
 
 
 def clip_by_leaf_norm(max_norm: float) -> GradientTransform:
     """Shrink each leaf to a Euclidean norm of at most `max_norm`, whatever the other leaves are."""
-    check_threshold("max_norm", max_norm)
+    check_numbers("clip_by_leaf_norm", LIMIT, max_norm=max_norm)
     return stateless(lambda updates, params: tree.map(lambda u: _shrunk(u, block_norm(u), max_norm), updates), "clip_by_leaf_norm")
 
 
@@ -81,7 +82,8 @@ def adaptive_grad_clip(
     Reference:
         Brock et al., "High-performance large-scale image recognition without normalization", 2021, equation 3. arXiv:2102.06171
     """
-    check_threshold("clipping", clipping)
+    check_numbers("adaptive_grad_clip", LIMIT, clipping=clipping)
+    check_numbers("adaptive_grad_clip", NOT_NEGATIVE, eps=eps)
     if layout not in ("in_out", "out_in"):
         raise ValueError(f"adaptive_grad_clip: layout must be 'in_out' or 'out_in', got {layout!r}")
 

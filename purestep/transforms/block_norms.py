@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import FINITE, NOT_NEGATIVE, check_numbers
 from ..core.transform import GradientTransform, stateless
 from ..core.tree import Tree
 from . import leafwise
@@ -36,6 +37,7 @@ def scale_by_trust_ratio(min_norm: float = 0.0, trust_coefficient: float = 1.0, 
     Reference:
         You et al., "Large batch optimization for deep learning: training BERT in 76 minutes", 2020, Algorithm 2. arXiv:1904.00962
     """
+    check_numbers("scale_by_trust_ratio", NOT_NEGATIVE, min_norm=min_norm, trust_coefficient=trust_coefficient, eps=eps)
 
     def scaled(update: Tensor, param: Tensor) -> Tensor:
         param_norm, update_norm = block_norm(param, min_norm), block_norm(update, min_norm)
@@ -48,11 +50,13 @@ def scale_by_trust_ratio(min_norm: float = 0.0, trust_coefficient: float = 1.0, 
 
 def scale_by_param_block_norm(min_scale: float = 1e-3) -> GradientTransform:
     """Multiply each leaf by the norm of its parameters, at least `min_scale`."""
+    check_numbers("scale_by_param_block_norm", NOT_NEGATIVE, min_scale=min_scale)
     return _with_params(lambda update, param: update * block_norm(param, min_scale), "scale_by_param_block_norm")
 
 
 def scale_by_param_block_rms(min_scale: float = 1e-3) -> GradientTransform:
     """Multiply each leaf by the root mean square of its parameters, at least `min_scale`."""
+    check_numbers("scale_by_param_block_rms", NOT_NEGATIVE, min_scale=min_scale)
     return _with_params(lambda update, param: update * block_rms(param, min_scale), "scale_by_param_block_rms")
 
 
@@ -66,6 +70,8 @@ def _with_params(fn: Callable[[Tensor, Tensor], Tensor], name: str) -> GradientT
 
 def normalize_by_update_norm(scale_factor: float = 1.0, eps: float = 1e-6) -> GradientTransform:
     """Give the updates a joint norm of about `scale_factor`: `u <- scale_factor u / (|u| + eps)`."""
+    check_numbers("normalize_by_update_norm", FINITE, scale_factor=scale_factor)
+    check_numbers("normalize_by_update_norm", NOT_NEGATIVE, eps=eps)
 
     def call(updates: Tree, params: Tree) -> Tree:
         leaves, structure = tree.flatten(updates)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..core import rng, tree
+from ..core.ranges import DECAY, FINITE, NOT_NEGATIVE, POSITIVE, POSITIVE_LIMIT, at_least, check_numbers, check_whole
 from ..core.schedule import scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -33,6 +34,7 @@ def hutchinson_estimator_diag_hessian(key: int = 0) -> GradientTransform:
     Reference:
         Bekas et al., "An estimator for the diagonal of a matrix", 2007. Liu et al., "Sophia", 2023, Algorithm 1.
     """
+    check_whole("hutchinson_estimator_diag_hessian", FINITE, key=key)
 
     def init(params: Tree) -> HutchinsonState:
         return HutchinsonState(scalar_like(params, key, torch.int64), scalar_like(params, 0, torch.int64))
@@ -93,6 +95,12 @@ def scale_by_sophia(
         Liu et al., "Sophia: a scalable stochastic second-order optimizer for language model pre-training", 2023, Algorithm 3.
         arXiv:2305.14342. As in optax the curvature is used before it is renewed, so that the first update is clipped everywhere.
     """
+    check_numbers("scale_by_sophia", DECAY, b1=b1, b2=b2)
+    check_numbers("scale_by_sophia", NOT_NEGATIVE, eps=eps)
+    check_numbers("scale_by_sophia", POSITIVE, gamma=gamma)
+    check_whole("scale_by_sophia", at_least(1), update_interval=update_interval)
+    if clip_threshold is not None:
+        check_numbers("scale_by_sophia", POSITIVE_LIMIT, clip_threshold=clip_threshold)
     estimator = hessian_diagonal_fn or hutchinson_estimator_diag_hessian()
 
     def init(params: Tree) -> ScaleBySophiaState:

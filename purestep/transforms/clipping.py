@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import LIMIT, NOT_NEGATIVE, check_numbers, check_schedulable
 from ..core.schedule import Hyperparam, ScalarOrSchedule, init_hyperparam, next_hyperparam, scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -25,7 +26,7 @@ def clip(max_delta: ScalarOrSchedule) -> GradientTransform:
     Args:
         max_delta: Largest magnitude, in the units of the updates; a number or a schedule. Not negative.
     """
-    check_threshold("max_delta", max_delta)
+    check_schedulable("clip", LIMIT, max_delta=max_delta)
 
     def init(params: Tree) -> ClipState:
         return ClipState(init_hyperparam(max_delta, params))
@@ -68,7 +69,8 @@ def clip_by_global_norm(max_norm: ScalarOrSchedule, *, eps: float = 0.0) -> Grad
     Reference:
         Pascanu et al., "On the difficulty of training recurrent neural networks", 2013, Algorithm 1. arXiv:1211.5063
     """
-    check_threshold("max_norm", max_norm)
+    check_schedulable("clip_by_global_norm", LIMIT, max_norm=max_norm)
+    check_numbers("clip_by_global_norm", NOT_NEGATIVE, eps=eps)
 
     def init(params: Tree) -> ClipByGlobalNormState:
         return ClipByGlobalNormState(init_hyperparam(max_norm, params), scalar_like(params, 0.0), scalar_like(params, 1.0))
@@ -87,9 +89,3 @@ def clip_factor(norm: Tensor, limit: Tensor) -> Tensor:
     """`min(1, limit / norm)`, 1 where the norm is 0 or NaN."""
     too_long = norm > limit
     return torch.where(too_long, limit / torch.where(too_long, norm, 1.0), 1.0)
-
-
-def check_threshold(name: str, value: ScalarOrSchedule) -> None:
-    """Raise ValueError for a number that is negative or NaN; schedules and tensors pass."""
-    if isinstance(value, int | float) and not value >= 0:  # `not >=` rather than `<`: also rejects nan
-        raise ValueError(f"{name} must not be negative, got {value}")

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..core import tree
+from ..core.ranges import NOT_NEGATIVE, check_numbers
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
 from . import leafwise
@@ -37,6 +38,7 @@ def scale_by_cocob(alpha: float = 100.0, eps: float = 1e-8) -> GradientTransform
         Orabona and Tommasi, "Training deep networks without learning rates through coin betting", 2017, Algorithm 2 (COCOB-Backprop).
         arXiv:1705.07795
     """
+    check_numbers("scale_by_cocob", NOT_NEGATIVE, alpha=alpha, eps=eps)
 
     def init(params: Tree) -> CocobState:
         zeros = [zeros_of_moments(params) for _ in range(3)]

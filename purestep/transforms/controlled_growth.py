@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import DECAY, NOT_NEGATIVE, check_numbers
 from ..core.schedule import scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -33,6 +34,8 @@ def scale_by_yogi(
     Reference:
         Zaheer et al., "Adaptive methods for nonconvex optimization", 2018, Algorithm 2. Corrected for the start as in optax.
     """
+    check_numbers("scale_by_yogi", DECAY, b1=b1, b2=b2)
+    check_numbers("scale_by_yogi", NOT_NEGATIVE, eps=eps, eps_root=eps_root, initial_accumulator_value=initial_accumulator_value)
 
     def init(params: Tree) -> ScaleByYogiState:
         moments = (zeros_of_moments(params), zeros_of_squares(params))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import DECAY, FRACTION, NOT_NEGATIVE, check_numbers
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
 from .moments import decay_mean, widen, zeros_of_moments
@@ -31,6 +32,9 @@ def scale_by_sm3(b1: float = 0.9, b2: float = 1.0, eps: float = 1e-8) -> Gradien
     Reference:
         Anil et al., "Memory-efficient adaptive optimization", 2019, Algorithm SM3-II. arXiv:1901.11150
     """
+    check_numbers("scale_by_sm3", DECAY, b1=b1)
+    check_numbers("scale_by_sm3", FRACTION, b2=b2)
+    check_numbers("scale_by_sm3", NOT_NEGATIVE, eps=eps)
     share = 1.0 if isinstance(b2, int | float) and b2 == 1.0 else 1.0 - b2
 
     def init(params: Tree) -> ScaleBySm3State:

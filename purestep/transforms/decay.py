@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import NOT_NEGATIVE, check_schedulable
 from ..core.schedule import Hyperparam, ScalarOrSchedule, init_hyperparam, next_hyperparam
 from ..core.selection import Mask, masked
 from ..core.transform import GradientTransform
@@ -38,6 +39,7 @@ def add_decayed_weights(weight_decay: ScalarOrSchedule = 0.0, mask: Mask | None 
     Reference:
         Loshchilov and Hutter, "Decoupled weight decay regularization", 2019, Algorithm 2. arXiv:1711.05101
     """
+    check_schedulable("add_decayed_weights", NOT_NEGATIVE, weight_decay=weight_decay)
 
     def init(params: Tree) -> AddDecayedWeightsState:
         return AddDecayedWeightsState(init_hyperparam(weight_decay, params))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import DECAY, NOT_NEGATIVE, check_numbers
 from ..core.schedule import scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -52,6 +53,8 @@ def scale_by_adopt(
         Taniguchi et al., "ADOPT: modified Adam can converge with any beta2 with the optimal rate", 2024, Algorithm 2 (with the bound;
         Algorithm 1 without). arXiv:2411.02853
     """
+    check_numbers("scale_by_adopt", DECAY, b1=b1, b2=b2)
+    check_numbers("scale_by_adopt", NOT_NEGATIVE, eps=eps)
 
     def init(params: Tree) -> ScaleByAdoptState:
         return ScaleByAdoptState(scalar_like(params, 0, torch.int64), zeros_of_moments(params, mu_dtype), zeros_of_squares(params))
@@ -101,6 +104,8 @@ def scale_by_acprop(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-16, eps_
         Zhuang et al., "Momentum centering and asynchronous update for adaptive gradient methods", 2021, Algorithm 3.
         arXiv:2110.05454
     """
+    check_numbers("scale_by_acprop", DECAY, b1=b1, b2=b2)
+    check_numbers("scale_by_acprop", NOT_NEGATIVE, eps=eps, eps_root=eps_root)
 
     def init(params: Tree) -> ScaleByAcpropState:
         return ScaleByAcpropState(scalar_like(params, 0, torch.int64), zeros_of_moments(params), zeros_of_squares(params))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import FINITE, NOT_NEGATIVE, POSITIVE, check_numbers
 from ..core.schedule import scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -46,7 +47,9 @@ def scale_by_dog(
     Reference:
         Ivgi et al., "DoG is SGD's best friend", 2023, eq. 1 and section 4.1 (heuristic). arXiv:2302.12022
     """
+    check_numbers("scale_by_dog", NOT_NEGATIVE, eps=eps)
     kind, first = init_step
+    check_numbers("scale_by_dog", POSITIVE, init_step=first)
     if kind not in ("distance", "learning_rate", "heuristic"):
         raise ValueError(f"scale_by_dog: unknown init_step {kind!r} (known: distance, heuristic, learning_rate)")
 
@@ -98,6 +101,9 @@ def scale_by_dowg(init_estim_sq_dist: float | None = None, eps: float = 1e-4) ->
         Khaled et al., "DoWG unleashed: an efficient universal parameter-free gradient descent method", 2023, Algorithm 1.
         arXiv:2305.16284
     """
+    check_numbers("scale_by_dowg", POSITIVE, eps=eps)
+    if init_estim_sq_dist is not None:
+        check_numbers("scale_by_dowg", POSITIVE, init_estim_sq_dist=init_estim_sq_dist)
 
     def init(params: Tree) -> DowgState:
         start = copy_of(params)
@@ -134,6 +140,9 @@ def scale_by_distance_over_gradients(reps_rel: float = 1e-6, eps: float = 1e-8, 
     Reference:
         Ivgi et al., "DoG is SGD's best friend", 2023, section 3.3 (L-DoG). arXiv:2302.12022
     """
+    check_numbers("scale_by_distance_over_gradients", POSITIVE, reps_rel=reps_rel)
+    check_numbers("scale_by_distance_over_gradients", NOT_NEGATIVE, eps=eps)
+    check_numbers("scale_by_distance_over_gradients", FINITE, global_scale=global_scale)
 
     def init(params: Tree) -> ScaleByDistanceOverGradientsState:
         first = tree.map(lambda p: reps_rel * (1 + _norm(p)), params)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import DECAY, NOT_NEGATIVE, check_numbers, check_schedulable
 from ..core.schedule import Hyperparam, ScalarOrSchedule, init_hyperparam, next_hyperparam, scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -44,6 +45,9 @@ def scale_by_madgrad(learning_rate: ScalarOrSchedule, momentum: float = 0.9, eps
         Defazio and Jelassi, "Adaptivity without compromise: a momentumized, adaptive, dual averaged gradient method for stochastic
         optimization", 2021, Algorithm 1. arXiv:2101.11075
     """
+    check_schedulable("scale_by_madgrad", NOT_NEGATIVE, learning_rate=learning_rate)
+    check_numbers("scale_by_madgrad", DECAY, momentum=momentum)
+    check_numbers("scale_by_madgrad", NOT_NEGATIVE, eps=eps)
 
     def init(params: Tree) -> MadgradState:
         scalars = (scalar_like(params, 0, torch.int64), init_hyperparam(learning_rate, params))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import DECAY, NOT_NEGATIVE, POSITIVE, check_numbers, check_schedulable
 from ..core.schedule import Hyperparam, ScalarOrSchedule, init_hyperparam, next_hyperparam, scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -64,6 +65,10 @@ def prodigy(
     Reference:
         Mishchenko and Defazio, "Prodigy: an expeditiously adaptive parameter-free learner", 2023, Algorithm 4. arXiv:2306.06101
     """
+    _check_estimate("prodigy", learning_rate, betas, eps, estim_lr0, weight_decay)
+    check_numbers("prodigy", POSITIVE, estim_lr_coef=estim_lr_coef)
+    if beta3 is not None:
+        check_numbers("prodigy", DECAY, beta3=beta3)
     b1, b2 = betas
     b3 = b2**0.5 if beta3 is None else beta3
 
@@ -105,6 +110,22 @@ def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
     return torch.where(denominator > 0, numerator / torch.where(denominator > 0, denominator, 1.0), 0.0)
 
 
+def _check_estimate(
+    function: str,
+    learning_rate: ScalarOrSchedule,
+    betas: tuple[float, float],
+    eps: float,
+    estim_lr0: float,
+    weight_decay: ScalarOrSchedule,
+) -> None:
+    """The checks that both optimizers share."""
+    check_schedulable(function, NOT_NEGATIVE, learning_rate=learning_rate, weight_decay=weight_decay)
+    for beta in betas:
+        check_numbers(function, DECAY, betas=beta)
+    check_numbers(function, NOT_NEGATIVE, eps=eps)
+    check_numbers(function, POSITIVE, estim_lr0=estim_lr0)
+
+
 class DadaptAdamwState(NamedTuple):
     """State of `dadapt_adamw`; scalars are 0-d float64."""
 
@@ -144,6 +165,7 @@ def dadapt_adamw(
     Reference:
         Defazio and Mishchenko, "Learning-rate-free learning by D-Adaptation", 2023, Algorithm 5. arXiv:2301.07733
     """
+    _check_estimate("dadapt_adamw", learning_rate, betas, eps, estim_lr0, weight_decay)
     b1, b2 = betas
     root = b2**0.5
 

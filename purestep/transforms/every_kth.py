@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import at_least, check_whole
 from ..core.schedule import scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -25,8 +26,7 @@ def apply_every(k: int = 1) -> GradientTransform:
 
     Unlike `accumulate` it is no gate: every other part of the chain runs each time, on zeros too.
     """
-    if k < 1:
-        raise ValueError(f"apply_every: k must be at least 1, got {k}")
+    check_whole("apply_every", at_least(1), k=k)
 
     def init(params: Tree) -> ApplyEveryState:
         return ApplyEveryState(scalar_like(params, 0, torch.int64), zeros_of_moments(params))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import FINITE, NOT_NEGATIVE, at_least, check_numbers, check_schedulable, check_whole
 from ..core.schedule import Hyperparam, ScalarOrSchedule, init_hyperparam, next_hyperparam, scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -64,6 +65,9 @@ def scale_by_factored_rms(
     Reference:
         Shazeer and Stern, "Adafactor: adaptive learning rates with sublinear memory cost", 2018, Algorithm 4. arXiv:1804.04235
     """
+    check_numbers("scale_by_factored_rms", NOT_NEGATIVE, decay_rate=decay_rate, epsilon=epsilon)
+    check_whole("scale_by_factored_rms", FINITE, step_offset=step_offset)
+    check_whole("scale_by_factored_rms", at_least(0), min_dim_size_to_factor=min_dim_size_to_factor)
     check_convention("scale_by_factored_rms", convention)
 
     def dims_of(leaf: Tensor) -> tuple[int, int] | None:
@@ -138,6 +142,8 @@ def scale_by_relative_step(learning_rate: ScalarOrSchedule, weight_decay: float 
         weight_decay: Decoupled decay; unlike the step it is not relative.
         min_scale: Smallest scale of a leaf.
     """
+    check_schedulable("scale_by_relative_step", FINITE, learning_rate=learning_rate)
+    check_numbers("scale_by_relative_step", NOT_NEGATIVE, weight_decay=weight_decay, min_scale=min_scale)
 
     def init(params: Tree) -> RelativeStepState:
         return RelativeStepState(scalar_like(params, 0, torch.int64), init_hyperparam(learning_rate, params))

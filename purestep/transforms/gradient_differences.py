@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import DECAY, FINITE, NOT_NEGATIVE, check_numbers, check_schedulable
 from ..core.schedule import Hyperparam, ScalarOrSchedule, init_hyperparam, next_hyperparam, scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -40,6 +41,7 @@ def scale_by_optimistic_gradient(alpha: ScalarOrSchedule = 1.0, beta: ScalarOrSc
         Mokhtari et al., "A unified analysis of extra-gradient and optimistic gradient methods for saddle point problems", 2019,
         eq. 9. arXiv:1901.08511
     """
+    check_schedulable("scale_by_optimistic_gradient", FINITE, alpha=alpha, beta=beta)
 
     def init(params: Tree) -> ScaleByOptimisticGradientState:
         weights = (init_hyperparam(alpha, params), init_hyperparam(beta, params))
@@ -80,6 +82,8 @@ def scale_by_adan(b1: float = 0.98, b2: float = 0.92, b3: float = 0.99, eps: flo
         arXiv:2208.06677. As in optax: the decays are one minus the paper's, and the weight of the change is `1 - b2` where the authors'
         code has `b2`.
     """
+    check_numbers("scale_by_adan", DECAY, b1=b1, b2=b2, b3=b3)
+    check_numbers("scale_by_adan", NOT_NEGATIVE, eps=eps, eps_root=eps_root)
 
     def init(params: Tree) -> ScaleByAdanState:
         m, v, g = (zeros_of_moments(params) for _ in range(3))

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import DECAY, NOT_NEGATIVE, check_numbers
 from ..core.schedule import scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -27,6 +28,8 @@ def scale_by_adamax(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Gr
     Reference:
         Kingma and Ba, "Adam: a method for stochastic optimization", 2015, Algorithm 2. arXiv:1412.6980. `eps` is added as in torch.
     """
+    check_numbers("scale_by_adamax", DECAY, b1=b1, b2=b2)
+    check_numbers("scale_by_adamax", NOT_NEGATIVE, eps=eps)
 
     def init(params: Tree) -> ScaleByAdamaxState:
         return ScaleByAdamaxState(scalar_like(params, 0, torch.int64), zeros_of_moments(params), zeros_of_squares(params))

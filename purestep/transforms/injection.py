@@ -6,9 +6,10 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
-from ..core.schedule import Hyperparam, init_hyperparam, next_hyperparam
+from ..core.schedule import Hyperparam, init_hyperparam, next_hyperparam, scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
 
@@ -60,7 +61,8 @@ def inject_hyperparams(
             filled = inspect.BoundArguments(signature, {**bound.arguments, **values})
             return inner_factory(*filled.args, **filled.kwargs)
 
-        example = build({})  # reports wrong arguments, and knows the name and the needs
+        # reports wrong arguments, and knows the name and the needs; a factory sees no schedule, here as later
+        example = build({name: value(scalar_like((), 0, torch.int64)) for name, value in dynamic.items() if callable(value)})
 
         def init(params: Tree) -> InjectHyperparamsState:
             hyperparams = {name: init_hyperparam(value, params) for name, value in dynamic.items()}

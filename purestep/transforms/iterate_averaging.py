@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import FINITE, NOT_NEGATIVE, POSITIVE_FRACTION, at_least, check_numbers, check_schedulable, check_whole
 from ..core.schedule import Hyperparam, ScalarOrSchedule, init_hyperparam, next_hyperparam, scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -63,8 +64,10 @@ def schedule_free(
         Defazio et al., "The road less scheduled", 2024, eq. 3 to 5 and section 4. arXiv:2405.15682. The learning rate in the weights
         is the largest so far, as in the authors' code and in optax.
     """
-    if isinstance(b1, int | float) and not 0 < b1 <= 1:
-        raise ValueError(f"schedule_free: b1 must be above 0 and at most 1, got {b1}; y would not tell x any more")
+    check_schedulable("schedule_free", FINITE, learning_rate=learning_rate)
+    check_numbers("schedule_free", POSITIVE_FRACTION, b1=b1)  # at 0 y would not tell x any more
+    check_numbers("schedule_free", NOT_NEGATIVE, weight_lr_power=weight_lr_power)
+    check_whole("schedule_free", at_least(0), count_from=count_from)
     shifted = (lambda count: learning_rate(count + count_from)) if callable(learning_rate) else learning_rate
 
     def init(params: Tree) -> ScheduleFreeState:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import DECAY, NOT_NEGATIVE, at_least, check_numbers, check_whole
 from ..core.schedule import scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -88,6 +89,10 @@ def scale_by_shampoo(
     Reference:
         Gupta et al., "Shampoo: preconditioned stochastic tensor optimization", 2018, Algorithm 1. arXiv:1802.09568
     """
+    check_numbers("scale_by_shampoo", NOT_NEGATIVE, eps=eps)
+    check_whole("scale_by_shampoo", at_least(0), max_precond_dim=max_precond_dim)
+    if b2 is not None:
+        check_numbers("scale_by_shampoo", DECAY, b2=b2)
 
     def init(params: Tree) -> ScaleByShampooState:
         dimensions = dimensions_of(weight_dimension_numbers, params, layout, "scale_by_shampoo")
@@ -172,6 +177,11 @@ def scale_by_soap(
         Vyas et al., "SOAP: improving and stabilizing Shampoo using Adam", 2024, Algorithm 3 with a refresh at every update (Algorithm 4
         is the refresh). arXiv:2409.11321. The authors' code spends the first update on an eigendecomposition and moves nothing.
     """
+    check_numbers("scale_by_soap", DECAY, b1=b1, b2=b2)
+    check_numbers("scale_by_soap", NOT_NEGATIVE, eps=eps)
+    check_whole("scale_by_soap", at_least(0), max_precond_dim=max_precond_dim)
+    if shampoo_beta is not None:
+        check_numbers("scale_by_soap", DECAY, shampoo_beta=shampoo_beta)
     gram_decay = b2 if shampoo_beta is None else shampoo_beta
 
     def init(params: Tree) -> ScaleBySoapState:

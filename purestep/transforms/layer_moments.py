@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import DECAY, NOT_NEGATIVE, check_numbers, check_schedulable
 from ..core.schedule import Hyperparam, ScalarOrSchedule, init_hyperparam, next_hyperparam, scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -42,6 +43,9 @@ def scale_by_novograd(
         Ginsburg et al., "Stochastic gradient methods with layer-wise adaptive moments for training of deep networks", 2019,
         Algorithm 1. arXiv:1905.11286
     """
+    check_numbers("scale_by_novograd", DECAY, b1=b1, b2=b2)
+    check_numbers("scale_by_novograd", NOT_NEGATIVE, eps=eps, eps_root=eps_root)
+    check_schedulable("scale_by_novograd", NOT_NEGATIVE, weight_decay=weight_decay)
 
     def init(params: Tree) -> ScaleByNovogradState:
         nu = tree.map(lambda p: torch.zeros((), dtype=wide_dtype(p.dtype).to_real(), device=p.device), params)

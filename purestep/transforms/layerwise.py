@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..core import tree
+from ..core.ranges import POSITIVE_FRACTION, check_numbers
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
 from ..errors import PatternError
@@ -41,8 +42,7 @@ def layerwise_decay(decay: float, pattern_of_depth: Depths, *, first: Sequence[s
         Clark et al., "ELECTRA", 2020, appendix A. Bao et al., "BEiT", 2022, whose numbering this is (there 0.75 or so). In torch this
         takes one parameter group for each layer.
     """
-    if not 0 < decay <= 1:
-        raise ValueError(f"layerwise_decay: decay must lie in (0, 1], got {decay}")
+    check_numbers("layerwise_decay", POSITIVE_FRACTION, decay=decay)
     if isinstance(pattern_of_depth, str) and "{depth}" not in pattern_of_depth:
         raise ValueError(f"layerwise_decay: pattern {pattern_of_depth!r} has no {{depth}}; write for instance 'blocks.{{depth}}.*'")
 

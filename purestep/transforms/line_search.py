@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import FRACTION, NOT_NEGATIVE, POSITIVE_LIMIT, SHRINKING, at_least, check_numbers, check_whole
 from ..core.schedule import scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -93,6 +94,11 @@ def scale_by_backtracking_linesearch(
         Armijo, "Minimization of functions having Lipschitz continuous first partial derivatives", 1966. Vaswani et al., "Painless
         stochastic gradient", 2019, Algorithm 2 (the increase). arXiv:1905.09997
     """
+    check_whole("scale_by_backtracking_linesearch", at_least(0), max_backtracking_steps=max_backtracking_steps)
+    check_numbers("scale_by_backtracking_linesearch", FRACTION, slope_rtol=slope_rtol)
+    check_numbers("scale_by_backtracking_linesearch", SHRINKING, decrease_factor=decrease_factor)
+    check_numbers("scale_by_backtracking_linesearch", POSITIVE_LIMIT, increase_factor=increase_factor, max_learning_rate=max_learning_rate)
+    check_numbers("scale_by_backtracking_linesearch", NOT_NEGATIVE, atol=atol, rtol=rtol)
 
     def init(params: Tree) -> ScaleByBacktrackingLinesearchState:
         infinity = scalar_like(params, float("inf"))

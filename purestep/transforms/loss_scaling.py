@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import GROWING, POSITIVE, POSITIVE_LIMIT, SHRINKING, at_least, check_numbers, check_whole
 from ..core.schedule import scalar_like
 from ..core.transform import Gated, GradientTransform
 from ..core.tree import Tree
@@ -50,10 +51,16 @@ def dynamic_loss_scale(
         min_scale: The scale never falls below it.
         max_scale: The scale never rises above it.
     """
-    if not growth_factor > 1 or not 0 < backoff_factor < 1:
-        raise ValueError(f"growth_factor must be above 1 and backoff_factor in (0, 1), got {growth_factor} and {backoff_factor}")
-    if not 0 < min_scale <= initial_scale <= max_scale:
-        raise ValueError(f"scales must satisfy 0 < min_scale <= initial_scale <= max_scale, got {min_scale}, {initial_scale}, {max_scale}")
+    check_numbers("dynamic_loss_scale", GROWING, growth_factor=growth_factor)
+    check_numbers("dynamic_loss_scale", SHRINKING, backoff_factor=backoff_factor)
+    check_whole("dynamic_loss_scale", at_least(1), growth_interval=growth_interval)
+    check_numbers("dynamic_loss_scale", POSITIVE, min_scale=min_scale, initial_scale=initial_scale)
+    check_numbers("dynamic_loss_scale", POSITIVE_LIMIT, max_scale=max_scale)
+    if not min_scale <= initial_scale <= max_scale:
+        raise ValueError(
+            "dynamic_loss_scale: scales must satisfy min_scale <= initial_scale <= max_scale, "
+            f"got {min_scale}, {initial_scale} and {max_scale}"
+        )
 
     def init(params: Tree) -> DynamicLossScaleState:
         none = scalar_like(params, 0, torch.int64)

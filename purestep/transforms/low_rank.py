@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import FINITE, at_least, check_numbers, check_whole
 from ..core.schedule import scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -64,8 +65,8 @@ def scale_by_galore(
         Zhao et al., "GaLore: memory-efficient LLM training by gradient low-rank projection", 2024, Algorithm 2. arXiv:2403.03507.
         The longer side is projected, as in optax; the paper projects the shorter.
     """
-    if rank < 1 or update_proj_gap < 1:
-        raise ValueError(f"scale_by_galore: rank and update_proj_gap must be at least 1, got {rank} and {update_proj_gap}")
+    check_whole("scale_by_galore", at_least(1), rank=rank, update_proj_gap=update_proj_gap)
+    check_numbers("scale_by_galore", FINITE, scale=scale)
     base = base_optimizer or scale_by_adam()
 
     def init(params: Tree) -> ScaleByGaloreState:

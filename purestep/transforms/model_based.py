@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import DECAY, FINITE, NOT_NEGATIVE, check_numbers, check_schedulable
 from ..core.schedule import Hyperparam, ScalarOrSchedule, init_hyperparam, next_hyperparam, scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -60,6 +61,9 @@ def momo(
         Schaipp et al., "MoMo: momentum models for adaptive learning rates", 2023, Algorithm 1 (and 4 for the bound).
         arXiv:2305.07583
     """
+    check_schedulable("momo", NOT_NEGATIVE, learning_rate=learning_rate, weight_decay=weight_decay)
+    check_numbers("momo", DECAY, beta=beta)
+    check_numbers("momo", FINITE, lower_bound=lower_bound)
 
     def update(updates: Tree, state: MomoState, params: Tree = None, *, value: Tensor | float, **extra: Any) -> tuple[Tree, MomoState]:
         leaves, structure = tree.flatten(updates)
@@ -94,6 +98,10 @@ def momo_adam(
     Reference:
         As `momo`, Algorithm 2.
     """
+    check_schedulable("momo_adam", NOT_NEGATIVE, learning_rate=learning_rate, weight_decay=weight_decay)
+    check_numbers("momo_adam", DECAY, b1=b1, b2=b2)
+    check_numbers("momo_adam", NOT_NEGATIVE, eps=eps)
+    check_numbers("momo_adam", FINITE, lower_bound=lower_bound)
 
     def update(updates: Tree, state: MomoState, params: Tree = None, *, value: Tensor | float, **extra: Any) -> tuple[Tree, MomoState]:
         leaves, structure = tree.flatten(updates)

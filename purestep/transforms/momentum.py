@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import DECAY, FRACTION, check_numbers
 from ..core.schedule import scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -35,6 +36,8 @@ def trace(
         Sutskever et al., "On the importance of initialization and momentum in deep learning", 2013. The learning rate stands
         outside `t`, as in torch and optax.
     """
+    check_numbers("trace", DECAY, decay=decay)
+    check_numbers("trace", FRACTION, dampening=dampening)
 
     def init(params: Tree) -> TraceState:
         count = () if isinstance(dampening, float | int) and dampening == 0 else scalar_like(params, 0, torch.int64)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import DECAY, check_numbers
 from ..core.schedule import scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -73,6 +74,7 @@ def measure_with_ema(measure: Measure, decay: float, debias: bool = True, accumu
         debias: Divide by `1 - decay^t`.
         accumulator_dtype: Storage of the mean; float64 by default.
     """
+    check_numbers("measure_with_ema", DECAY, decay=decay)
     return EmaOfMeasure(measure, decay, debias, accumulator_dtype or torch.float64)
 
 

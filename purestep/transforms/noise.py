@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..core import rng, tree
+from ..core.ranges import FINITE, NOT_NEGATIVE, check_numbers, check_whole
 from ..core.schedule import scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -30,6 +31,8 @@ def add_noise(eta: float, gamma: float, key: int = 0) -> GradientTransform:
     Reference:
         Neelakantan et al., "Adding gradient noise improves learning for very deep networks", 2015, equation 1. arXiv:1511.06807
     """
+    check_numbers("add_noise", NOT_NEGATIVE, eta=eta, gamma=gamma)
+    check_whole("add_noise", FINITE, key=key)
 
     def init(params: Tree) -> AddNoiseState:
         return AddNoiseState(scalar_like(params, 0, torch.int64), scalar_like(params, key, torch.int64))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import at_least, check_whole
 from ..core.schedule import scalar_like
 from ..core.transform import Gated, GradientTransform
 from ..core.tree import Tree
@@ -38,8 +39,7 @@ def skip_nonfinite(max_consecutive: int = 10) -> GradientTransform:
     Args:
         max_consecutive: Bad batches in a row after which training should stop; at least 1.
     """
-    if max_consecutive < 1:
-        raise ValueError(f"max_consecutive must be at least 1, got {max_consecutive}")
+    check_whole("skip_nonfinite", at_least(1), max_consecutive=max_consecutive)
 
     def init(params: Tree) -> SkipNonfiniteState:
         none = scalar_like(params, 0, torch.int64)

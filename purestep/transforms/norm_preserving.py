@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import FINITE, check_schedulable
 from ..core.schedule import Hyperparam, ScalarOrSchedule, init_hyperparam, next_hyperparam
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -36,6 +37,7 @@ def step_and_shrink(learning_rate: ScalarOrSchedule) -> GradientTransform:
         Bernstein et al., "On the distance between two neural networks and the stability of learning", 2020, Algorithm 1.
         arXiv:2002.03432
     """
+    check_schedulable("step_and_shrink", FINITE, learning_rate=learning_rate)
 
     def init(params: Tree) -> StepAndShrinkState:
         return StepAndShrinkState(init_hyperparam(learning_rate, params))

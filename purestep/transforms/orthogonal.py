@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import DECAY, NOT_NEGATIVE, POSITIVE, at_least, check_numbers, check_whole
 from ..core.schedule import scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -162,6 +163,9 @@ def scale_by_muon(
     Raises:
         ValueError: At `init`, if a leaf has no dimension numbers, or fewer than two dimensions.
     """
+    check_whole("scale_by_muon", at_least(1), ns_steps=ns_steps)
+    check_numbers("scale_by_muon", DECAY, beta=beta)
+    check_numbers("scale_by_muon", NOT_NEGATIVE, eps=eps)
     steps = _steps(ns_coeffs, ns_steps)
 
     def init(params: Tree) -> ScaleByMuonState:
@@ -208,6 +212,8 @@ def scale_by_shape(
     Reference:
         Bernstein, "Deriving Muon", 2025. Liu et al., "Muon is scalable for LLM training", 2025, eq. 4. arXiv:2502.16982
     """
+    if consistent_rms is not None:
+        check_numbers("scale_by_shape", POSITIVE, consistent_rms=consistent_rms)
 
     def scale(leaf: Tensor, dims: MuonDimensionNumbers) -> Tensor:
         fan_in, fan_out = fans(leaf, dims)

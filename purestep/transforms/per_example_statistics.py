@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import DECAY, check_numbers
 from ..core.schedule import scalar_like
 from ..core.transform import GradientTransform, stateless
 from ..core.tree import Tree
@@ -47,6 +48,7 @@ def add_mean_variance_to_opt(opt: GradientTransform, ema_decay: float = 0.9, per
         ema_decay: Of the running means, in [0, 1).
         per_elt_axis: The batch dimension, or several, of at least two examples together.
     """
+    check_numbers("add_mean_variance_to_opt", DECAY, ema_decay=ema_decay)
     dims = _dims(per_elt_axis)
 
     def init(params: Tree) -> MeanVarianceState:

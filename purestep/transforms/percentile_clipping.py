@@ -7,12 +7,15 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import Range, at_least, check_numbers, check_whole
 from ..core.schedule import scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
 from . import leafwise
 from .clipping import clip_factor
 from .history import History, empty_history, quantile, remember
+
+_PERCENT = Range("lie in (0, 100]", lambda x: 0 < x <= 100)
 
 
 class ClipByPercentileState(NamedTuple):
@@ -43,10 +46,10 @@ def clip_by_percentile(percentile: float = 90.0, window: int = 100, warmup: int 
         Seetharaman et al., "AutoClip: adaptive gradient clipping for source separation networks", 2020. arXiv:2007.14469
         (there the window is the whole past).
     """
-    if not 0 < percentile <= 100:
-        raise ValueError(f"clip_by_percentile: percentile must be in (0, 100], got {percentile}")
-    if not 1 <= warmup <= window:
-        raise ValueError(f"clip_by_percentile: warmup must be between 1 and window={window}, got {warmup}")
+    check_numbers("clip_by_percentile", _PERCENT, percentile=percentile)
+    check_whole("clip_by_percentile", at_least(1), window=window, warmup=warmup)
+    if warmup > window:
+        raise ValueError(f"clip_by_percentile: warmup must be at most window = {window}, got {warmup}")
 
     def init(params: Tree) -> ClipByPercentileState:
         return ClipByPercentileState(empty_history(params, window), scalar_like(params, 0.0), scalar_like(params, 1.0))

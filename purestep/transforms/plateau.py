@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import FRACTION, NOT_NEGATIVE, SHRINKING, at_least, check_numbers, check_whole
 from ..core.schedule import scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -90,18 +91,17 @@ def reduce_on_plateau(
         optax `reduce_on_plateau` and `torch.optim.lr_scheduler.ReduceLROnPlateau`. Both subtract `rtol * best`, which for a negative
         best value asks for the impossible (or for nothing); here the margin has the size of the best value.
     """
-    if not 0 < factor < 1:
-        raise ValueError(f"reduce_on_plateau: factor must lie in (0, 1), got {factor}")
-    if not (0 <= rtol <= 1 and atol >= 0 and rtol + atol > 0):
-        raise ValueError(f"reduce_on_plateau: margins must not be negative, one positive, and rtol at most 1; got {rtol} and {atol}")
+    check_numbers("reduce_on_plateau", SHRINKING, factor=factor)
+    check_numbers("reduce_on_plateau", FRACTION, rtol=rtol)
+    check_numbers("reduce_on_plateau", NOT_NEGATIVE, atol=atol, min_scale=min_scale)
+    check_whole("reduce_on_plateau", at_least(1 if convention == "optax" else 0), patience=patience)
+    check_whole("reduce_on_plateau", at_least(0), cooldown=cooldown)
+    check_whole("reduce_on_plateau", at_least(1), accumulation_size=accumulation_size)
+    if rtol == atol == 0:
+        raise ValueError("reduce_on_plateau: one of the margins rtol and atol must be positive, got 0 and 0")
     if mode not in ("min", "max") or driven_by not in ("value", "validation") or convention not in ("optax", "torch"):
         raise ValueError(f"reduce_on_plateau: unknown mode {mode!r}, driven_by {driven_by!r} or convention {convention!r}")
     bad_values = patience if convention == "optax" else patience + 1
-    if bad_values < 1 or cooldown < 0 or accumulation_size < 1:
-        raise ValueError(
-            f"reduce_on_plateau: patience must be at least {1 if convention == 'optax' else 0}, cooldown at least 0 and accumulation_size "
-            f"at least 1; got {patience}, {cooldown} and {accumulation_size}"
-        )
     settings = _Settings(factor, bad_values, rtol, atol, cooldown, accumulation_size, min_scale, 1.0 if mode == "min" else -1.0)
     kind = ReduceOnPlateauState if driven_by == "value" else ObservedPlateauState
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import FINITE, NOT_NEGATIVE, POSITIVE_LIMIT, check_numbers
 from ..core.schedule import scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -40,6 +41,9 @@ def scale_by_polyak(
         Loizou et al., "Stochastic Polyak step-size for SGD", 2021, eq. 3. arXiv:2002.10542. Garrigos et al., "Function value learning",
         2023 (SPS+). arXiv:2307.14528
     """
+    check_numbers("scale_by_polyak", FINITE, f_min=f_min)
+    check_numbers("scale_by_polyak", POSITIVE_LIMIT, max_learning_rate=max_learning_rate)
+    check_numbers("scale_by_polyak", NOT_NEGATIVE, eps=eps)
     if variant not in ("sps", "sps+"):
         raise ValueError(f"scale_by_polyak: unknown variant {variant!r} (known: sps, sps+)")
 

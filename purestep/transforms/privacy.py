@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..core import rng, tree
+from ..core.ranges import FINITE, NOT_NEGATIVE, POSITIVE, check_numbers, check_whole
 from ..core.schedule import scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -35,10 +36,9 @@ def differentially_private_aggregate(l2_norm_clip: float, noise_multiplier: floa
         Abadi et al., "Deep learning with differential privacy", 2016, Algorithm 1. arXiv:1607.00133. The generator is not a
         cryptographic one.
     """
-    if not (l2_norm_clip > 0 and noise_multiplier >= 0):
-        raise ValueError(
-            f"differentially_private_aggregate: the clip must be positive, the noise not negative, got {l2_norm_clip}, {noise_multiplier}"
-        )
+    check_numbers("differentially_private_aggregate", POSITIVE, l2_norm_clip=l2_norm_clip)
+    check_numbers("differentially_private_aggregate", NOT_NEGATIVE, noise_multiplier=noise_multiplier)
+    check_whole("differentially_private_aggregate", FINITE, key=key)
 
     def init(params: Tree) -> DifferentiallyPrivateAggregateState:
         return DifferentiallyPrivateAggregateState(scalar_like(params, 0, torch.int64), scalar_like(params, key, torch.int64))

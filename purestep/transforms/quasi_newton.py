@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import at_least, check_whole
 from ..core.schedule import scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -44,8 +45,7 @@ def scale_by_lbfgs(memory_size: int = 10, scale_init_precond: bool = True) -> Gr
         Nocedal and Wright, "Numerical optimization", 1999, Algorithm 7.4 (with eq. 7.20). Updates are gradients, of one batch or of
         all data; changes across batches are noise.
     """
-    if memory_size < 1:
-        raise ValueError(f"scale_by_lbfgs: memory_size must be at least 1, got {memory_size}")
+    check_whole("scale_by_lbfgs", at_least(1), memory_size=memory_size)
 
     def init(params: Tree) -> ScaleByLbfgsState:
         memory = [tree.map(lambda z: z.new_zeros((memory_size, *z.shape)), zeros_of_moments(params)) for _ in range(2)]

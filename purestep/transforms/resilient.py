@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import GROWING, NOT_NEGATIVE, POSITIVE, POSITIVE_LIMIT, SHRINKING, check_numbers
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
 from .moments import widen, zeros_of_moments
@@ -40,6 +41,13 @@ def scale_by_rprop(
         Riedmiller and Braun, "A direct adaptive method for faster backpropagation learning: the RPROP algorithm", 1993.
         Igel and Huesken, "Improving the Rprop learning algorithm", 2000.
     """
+    check_numbers("scale_by_rprop", POSITIVE, learning_rate=learning_rate)
+    check_numbers("scale_by_rprop", SHRINKING, eta_minus=eta_minus)
+    check_numbers("scale_by_rprop", GROWING, eta_plus=eta_plus)
+    check_numbers("scale_by_rprop", NOT_NEGATIVE, min_step_size=min_step_size)
+    check_numbers("scale_by_rprop", POSITIVE_LIMIT, max_step_size=max_step_size)
+    if min_step_size > max_step_size:
+        raise ValueError(f"scale_by_rprop: min_step_size must be at most max_step_size = {max_step_size}, got {min_step_size}")
     if convention not in ("optax", "torch"):
         raise ValueError(f"scale_by_rprop: unknown convention {convention!r} (known: optax, torch)")
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import DECAY, NOT_NEGATIVE, check_numbers
 from ..core.schedule import scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -37,6 +38,8 @@ def scale_by_rms(
     Reference:
         Tieleman and Hinton, "Lecture 6.5: rmsprop", 2012.
     """
+    check_numbers("scale_by_rms", DECAY, decay=decay)
+    check_numbers("scale_by_rms", NOT_NEGATIVE, eps=eps, initial_scale=initial_scale)
 
     def init(params: Tree) -> ScaleByRmsState:
         return ScaleByRmsState(scalar_like(params, 0, torch.int64), tree.map(lambda v: v + initial_scale, zeros_of_squares(params)))
@@ -75,6 +78,8 @@ def scale_by_stddev(
     Reference:
         Graves, "Generating sequences with recurrent neural networks", 2013, equations 38 to 45. arXiv:1308.0850
     """
+    check_numbers("scale_by_stddev", DECAY, decay=decay)
+    check_numbers("scale_by_stddev", NOT_NEGATIVE, eps=eps, initial_scale=initial_scale)
 
     def init(params: Tree) -> ScaleByStddevState:
         nu = tree.map(lambda v: v + initial_scale, zeros_of_squares(params))
@@ -113,6 +118,7 @@ def scale_by_rss(initial_accumulator_value: float = 0.1, eps: float = 1e-7, *, e
     Reference:
         Duchi et al., "Adaptive subgradient methods for online learning and stochastic optimization", 2011.
     """
+    check_numbers("scale_by_rss", NOT_NEGATIVE, initial_accumulator_value=initial_accumulator_value, eps=eps)
 
     def init(params: Tree) -> ScaleByRssState:
         return ScaleByRssState(tree.map(lambda s: s + initial_accumulator_value, zeros_of_squares(params)))

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import FINITE, check_numbers, check_schedulable
 from ..core.schedule import Hyperparam, ScalarOrSchedule, Schedule, init_hyperparam, next_hyperparam
 from ..core.transform import GradientTransform, stateless
 from ..core.tree import Tree
@@ -20,6 +21,7 @@ def _scaled(updates: Tree, factor: Tensor | float) -> Tree:
 
 def scale(step_size: float) -> GradientTransform:
     """Multiply the updates by a constant: `u <- step_size u`."""
+    check_numbers("scale", FINITE, step_size=step_size)
     return stateless(lambda updates, params: _scaled(updates, step_size), "scale")
 
 
@@ -44,6 +46,7 @@ def scale_by_learning_rate(learning_rate: ScalarOrSchedule | None, *, flip_sign:
     """
     if learning_rate is None:
         return identity()
+    check_schedulable("scale_by_learning_rate", FINITE, learning_rate=learning_rate)
     sign = -1.0 if flip_sign else 1.0
 
     def init(params: Tree) -> ScaleByLearningRateState:
@@ -64,6 +67,7 @@ class ScaleByScheduleState(NamedTuple):
 
 def scale_by_schedule(step_size_fn: Schedule) -> GradientTransform:
     """Multiply the updates by a schedule: `u <- step_size_fn(count) u`, where the first update has count 0."""
+    check_schedulable("scale_by_schedule", FINITE, step_size_fn=step_size_fn)
 
     def init(params: Tree) -> ScaleByScheduleState:
         return ScaleByScheduleState(init_hyperparam(step_size_fn, params))

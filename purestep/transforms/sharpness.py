@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import at_least, check_whole
 from ..core.schedule import scalar_like
 from ..core.transform import GradientTransform, apply_updates, stateless
 from ..core.tree import Tree
@@ -62,8 +63,7 @@ def sam(
     Reference:
         Foret et al., "Sharpness-aware minimization for efficiently improving generalization", 2021, Algorithm 1. arXiv:2010.01412
     """
-    if sync_period < 1:
-        raise ValueError(f"sam: sync_period must be at least 1, got {sync_period}")
+    check_whole("sam", at_least(1), sync_period=sync_period)
 
     def init(params: Tree) -> SamState:
         cache = None if opaque_mode else copy_of(params)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import DECAY, NOT_NEGATIVE, check_numbers
 from ..core.schedule import scalar_like
 from ..core.transform import GradientTransform, stateless
 from ..core.tree import Tree
@@ -44,6 +45,8 @@ def scale_by_lion(
     Reference:
         Chen et al., "Symbolic discovery of optimization algorithms", 2023, Algorithm 2. arXiv:2302.06675
     """
+    check_numbers("scale_by_lion", DECAY, b1=b1, b2=b2)
+    check_numbers("scale_by_lion", NOT_NEGATIVE, smooth_beta=smooth_beta)
     squash = {
         "hard": torch.sign,
         "smooth": lambda x: torch.tanh(smooth_beta * x),

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import POSITIVE_FRACTION, at_least, check_numbers, check_whole
 from ..core.schedule import scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -40,8 +41,8 @@ def lookahead(fast_optimizer: GradientTransform, sync_period: int, slow_step_siz
     Reference:
         Zhang et al., "Lookahead optimizer: k steps forward, 1 step back", 2019, Algorithm 1. arXiv:1907.08610
     """
-    if sync_period < 1:
-        raise ValueError(f"lookahead: sync_period must be at least 1, got {sync_period}")
+    check_whole("lookahead", at_least(1), sync_period=sync_period)
+    check_numbers("lookahead", POSITIVE_FRACTION, slow_step_size=slow_step_size)
 
     def init(params: Tree) -> LookaheadState:
         slow = tree.map(lambda p: torch.clone(widen([p])[0]), params)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import LIMIT, NOT_NEGATIVE, POSITIVE_LIMIT, at_least, check_numbers, check_whole
 from ..core.schedule import scalar_like
 from ..core.transform import Gated, GradientTransform
 from ..core.tree import Tree
@@ -55,12 +56,14 @@ def skip_spikes(
     Raises:
         TransformError: In `update`, by loss, if the step passes no `value`.
     """
+    check_numbers("skip_spikes", POSITIVE_LIMIT, threshold=threshold)
+    check_whole("skip_spikes", at_least(2), window=window, warmup=warmup)
+    check_whole("skip_spikes", at_least(1), max_consecutive=max_consecutive)
+    check_numbers("skip_spikes", NOT_NEGATIVE, min_relative_deviation=min_relative_deviation)
     if by not in ("loss", "grad_norm"):
         raise ValueError(f"skip_spikes: by must be 'loss' or 'grad_norm', got {by!r}")
-    if not threshold > 0:
-        raise ValueError(f"skip_spikes: threshold must be positive, got {threshold}")
-    if not 2 <= warmup <= window:
-        raise ValueError(f"skip_spikes: warmup must be between 2 and window={window}, got {warmup}")
+    if warmup > window:
+        raise ValueError(f"skip_spikes: warmup must be at most window = {window}, got {warmup}")
 
     def init(params: Tree) -> SkipSpikesState:
         none = scalar_like(params, 0, torch.int64)
@@ -101,6 +104,7 @@ class SkipLargeUpdatesState(NamedTuple):
 
 def skip_large_updates(max_squared_norm: float) -> GradientTransform:
     """Reject a batch unless the squared norm of its updates is below a fixed bound; NaN is rejected too."""
+    check_numbers("skip_large_updates", LIMIT, max_squared_norm=max_squared_norm)
 
     def init(params: Tree) -> SkipLargeUpdatesState:
         return SkipLargeUpdatesState(scalar_like(params, 0, torch.int64), scalar_like(params, 0.0))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import NOT_NEGATIVE, POSITIVE, at_least, check_numbers, check_whole
 from ..core.schedule import scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -56,6 +57,9 @@ def mechanize(
     Reference:
         Cutkosky et al., "Mechanic: a learning rate tuner", 2023, Algorithm 1. arXiv:2306.00144
     """
+    check_numbers("mechanize", NOT_NEGATIVE, weight_decay=weight_decay, eps=eps)
+    check_numbers("mechanize", POSITIVE, s_init=s_init)
+    check_whole("mechanize", at_least(1), num_betas=num_betas)
 
     def init(params: Tree) -> MechanicState:
         zeros = [scalar_like(params, 0.0).expand(num_betas).clone() for _ in range(3)]

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import DECAY, FINITE, NOT_NEGATIVE, check_numbers, check_schedulable
 from ..core.schedule import Hyperparam, ScalarOrSchedule, init_hyperparam, next_hyperparam, scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -47,6 +48,10 @@ def scale_by_ademamix(
     Reference:
         Pagliardini et al., "The AdEMAMix optimizer: better, faster, older", 2024, Algorithm 1. arXiv:2409.03137
     """
+    check_numbers("scale_by_ademamix", DECAY, b1=b1, b2=b2)
+    check_numbers("scale_by_ademamix", NOT_NEGATIVE, eps=eps, eps_root=eps_root)
+    check_schedulable("scale_by_ademamix", DECAY, b3=b3)
+    check_schedulable("scale_by_ademamix", FINITE, alpha=alpha)
 
     def init(params: Tree) -> ScaleByAdemamixState:
         means = [zeros_of_moments(params, mu_dtype) for _ in range(2)]
@@ -92,6 +97,9 @@ def scale_by_simplified_ademamix(
         Morwani et al., "Connections between schedule-free optimizers, AdEMAMix, and accelerated SGD variants", 2025, Algorithm 1.
         arXiv:2502.02431
     """
+    check_numbers("scale_by_simplified_ademamix", DECAY, b1=b1, b2=b2)
+    check_numbers("scale_by_simplified_ademamix", NOT_NEGATIVE, eps=eps, eps_root=eps_root)
+    check_schedulable("scale_by_simplified_ademamix", FINITE, alpha=alpha)
 
     def init(params: Tree) -> ScaleBySimplifiedAdemamixState:
         scalars = (scalar_like(params, 0, torch.int64), init_hyperparam(alpha, params))

@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 from ..core import tree
+from ..core.ranges import DECAY, NOT_NEGATIVE, check_numbers
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
 from . import leafwise
@@ -25,6 +26,8 @@ def scale_by_adadelta(rho: float = 0.9, eps: float = 1e-6) -> GradientTransform:
     Reference:
         Zeiler, "ADADELTA: an adaptive learning rate method", 2012, Algorithm 1. arXiv:1212.5701
     """
+    check_numbers("scale_by_adadelta", DECAY, rho=rho)
+    check_numbers("scale_by_adadelta", NOT_NEGATIVE, eps=eps)
 
     def init(params: Tree) -> ScaleByAdadeltaState:
         return ScaleByAdadeltaState(zeros_of_squares(params), zeros_of_squares(params))

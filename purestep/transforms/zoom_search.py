@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core import tree
+from ..core.ranges import FRACTION, GROWING, NOT_NEGATIVE, POSITIVE_LIMIT, at_least, check_numbers, check_whole
 from ..core.schedule import scalar_like
 from ..core.transform import GradientTransform
 from ..core.tree import Tree
@@ -123,6 +124,14 @@ def scale_by_zoom_linesearch(
         Nocedal and Wright, "Numerical optimization", 1999, Algorithms 3.5 and 3.6. Hager and Zhang, "CG_DESCENT", 2006, eq. 23
         (approximate decrease).
     """
+    check_whole("scale_by_zoom_linesearch", at_least(1), max_linesearch_steps=max_linesearch_steps)
+    check_numbers("scale_by_zoom_linesearch", NOT_NEGATIVE, tol=tol, stepsize_precision=stepsize_precision)
+    check_numbers("scale_by_zoom_linesearch", GROWING, increase_factor=increase_factor)
+    check_numbers("scale_by_zoom_linesearch", FRACTION, slope_rtol=slope_rtol, curv_rtol=curv_rtol)
+    if max_learning_rate is not None:
+        check_numbers("scale_by_zoom_linesearch", POSITIVE_LIMIT, max_learning_rate=max_learning_rate)
+    if approx_dec_rtol is not None:
+        check_numbers("scale_by_zoom_linesearch", NOT_NEGATIVE, approx_dec_rtol=approx_dec_rtol)
     if initial_guess_strategy not in ("keep", "one"):
         raise ValueError(f"scale_by_zoom_linesearch: unknown initial_guess_strategy {initial_guess_strategy!r} (known: keep, one)")
 

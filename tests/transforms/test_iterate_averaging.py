@@ -65,7 +65,7 @@ def test_eval_params_refuses_a_state_without_such_a_part():
 
 
 def test_the_average_cannot_be_left_out():
-    with pytest.raises(ValueError, match="b1 must be above 0"):
+    with pytest.raises(ValueError, match=r"b1 must lie in \(0, 1\]"):
         schedule_free(sgd(0.1), 0.1, b1=0.0)
 
 

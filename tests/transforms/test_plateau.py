@@ -101,8 +101,8 @@ def test_bfloat16_parameters_do_not_round_the_scale():
     ("arguments", "message"),
     [
         ({"factor": 1.0}, r"factor must lie in \(0, 1\), got 1.0"),
-        ({"rtol": 0.0}, "one positive"),
-        ({"rtol": 1.5}, "rtol at most 1"),
+        ({"rtol": 0.0}, "must be positive, got 0 and 0"),
+        ({"rtol": 1.5}, r"rtol must lie in \[0, 1\], got 1.5"),
         ({"patience": 0}, "patience must be at least 1"),
         ({"patience": -1, "convention": "torch"}, "patience must be at least 0"),
         ({"mode": "best"}, "unknown mode 'best'"),
