@@ -1,0 +1,73 @@
+"""The ranges that hyperparameters may lie in, and the refusal of what lies outside, before any work.
+
+A tensor passes unlooked at: it comes from `inject_hyperparams`, from `vmap` or from a trace, and reading it would wait for the device.
+"""
+
+import math
+from collections.abc import Callable
+from numbers import Integral, Real
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+
+class Range(NamedTuple):
+    """Some numbers, and how an error names them. NaN is in none: it fails every comparison."""
+
+    words: str  # what follows "must"
+    holds: Callable[[Any], bool]
+
+
+FINITE = Range("be finite", math.isfinite)
+NOT_NEGATIVE = Range("lie in [0, inf)", lambda x: 0 <= x < math.inf)
+NOT_POSITIVE = Range("lie in (-inf, 0]", lambda x: -math.inf < x <= 0)
+POSITIVE = Range("lie in (0, inf)", lambda x: 0 < x < math.inf)
+DECAY = Range("lie in [0, 1)", lambda x: 0 <= x < 1)
+FRACTION = Range("lie in [0, 1]", lambda x: 0 <= x <= 1)
+POSITIVE_FRACTION = Range("lie in (0, 1]", lambda x: 0 < x <= 1)
+SHRINKING = Range("lie in (0, 1)", lambda x: 0 < x < 1)
+GROWING = Range("lie in (1, inf)", lambda x: 1 < x < math.inf)
+LIMIT = Range("lie in [0, inf]", lambda x: x >= 0)
+"""Of an upper bound: infinity bounds nothing."""
+POSITIVE_LIMIT = Range("lie in (0, inf]", lambda x: x > 0)
+
+
+def at_least(least: int) -> Range:
+    """Numbers from `least` on."""
+    return Range(f"be at least {least}", lambda x: least <= x < math.inf)
+
+
+def check_numbers(function: str, allowed: Range, **arguments: object) -> None:
+    """Refuse numbers outside a range.
+
+    Args:
+        function: Name of the function whose arguments these are.
+        allowed: Where they must lie.
+        arguments: Values by the names that the caller knows them by; tensors pass.
+
+    Raises:
+        TypeError: If one is no number; a bool is none.
+        ValueError: If one lies elsewhere, or is NaN.
+    """
+    for name, value in arguments.items():
+        if isinstance(value, Tensor):
+            continue
+        if callable(value):
+            raise TypeError(f"{function}: {name} must be a number, got {value!r}; inject_hyperparams(...) drives it by a schedule")
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise TypeError(f"{function}: {name} must be a number and {allowed.words}, got {value!r}")
+        if not allowed.holds(value):
+            raise ValueError(f"{function}: {name} must {allowed.words}, got {value}")
+
+
+def check_schedulable(function: str, allowed: Range, **arguments: object) -> None:
+    """`check_numbers` for arguments that may be schedules too; these pass, as their values are known only later."""
+    check_numbers(function, allowed, **{name: value for name, value in arguments.items() if not callable(value)})
+
+
+def check_whole(function: str, allowed: Range, **arguments: object) -> None:
+    """`check_numbers` for arguments that count something: 2.0 is refused too, with TypeError."""
+    for name, value in arguments.items():
+        if isinstance(value, bool) or not isinstance(value, Tensor | Integral):
+            raise TypeError(f"{function}: {name} must be a whole number and {allowed.words}, got {value!r}")
+    check_numbers(function, allowed, **arguments)
