@@ -11,7 +11,7 @@ from purestep.spec.reading import check_text
 from purestep.spec.rehearsal import rehearse
 from tests.spec.examples import changed, text_of
 
-RUNGS = ["forward", "update", "device", "compiled", "checkpoint", "validation", "ranks"]
+RUNGS = ["forward", "update", "device", "compiled", "checkpoint", "steps", "validation", "ranks"]
 
 
 def rehearsal(compiled=None, change=lambda pieces: pieces, **values):
@@ -23,11 +23,11 @@ def rehearsal(compiled=None, change=lambda pieces: pieces, **values):
 def test_a_good_run_climbs_the_whole_ladder():
     rungs = rehearsal(compiled=lambda pieces: pieces.training.step)
     assert [rung.name for rung in rungs] == RUNGS
-    assert {rung.name for rung in rungs if rung.outcome == "not tried"} == {"device", "ranks"}
+    assert {rung.name for rung in rungs if rung.outcome == "not needed"} == {"device", "steps", "ranks"}
     assert not any(rung.outcome == "failed" for rung in rungs)
 
 
-def test_what_the_run_does_not_do_is_not_tried_and_says_why():
+def test_what_the_run_does_not_do_is_not_needed_and_says_why():
     rungs = {rung.name: rung for rung in rehearsal(**{"validation": None, "dataset/validation_split": None})}
     assert "does not validate" in rungs["validation"].words
     assert "does not compile" in rungs["compiled"].words

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def joined(spec: "Spec") -> Iterator["Topology"]:
+def joined(spec: "Spec", **patience: float) -> Iterator["Topology"]:
     """The place of this process among all; the connection ends with the context.
+
+    Args:
+        patience: Timeouts in the place of the spec's.
 
     Raises:
         Refusal: If the device is missing.
@@ -34,8 +37,8 @@ def joined(spec: "Spec") -> Iterator["Topology"]:
     if read_environment(os.environ)["WORLD_SIZE"] == 1:
         yield Topology()
         return
-    patience = spec.runtime.distributed.model_dump(include={"timeout_seconds", "collective_timeout_seconds"})
-    topology = init(device=device_of(spec), **patience)
+    own = spec.runtime.distributed.model_dump(include={"timeout_seconds", "collective_timeout_seconds"})
+    topology = init(device=device_of(spec), **(own | patience))
     try:
         yield topology
     finally:
@@ -65,11 +68,14 @@ def check_started_as_asked(distributed: bool | None, path: str) -> None:
         raise Refusal(message, ExitCode.USAGE, [f"{run} --no-distributed", "without torchrun or srun in front of it"])
 
 
-def is_first() -> bool:
-    """Whether this process is rank 0, without asking the others; one that nobody started with others is."""
+def is_shared(spec: "Spec", distributed: bool | None) -> bool:
+    """Whether a run is to have several ranks: what was asked for, else as it was started, else if the spec says how ranks share it."""
     from ...distributed.topology import read_environment
+    from ...spec.envelope import Distributed
 
-    return read_environment(os.environ)["RANK"] == 0
+    if distributed is not None:
+        return distributed
+    return read_environment(os.environ)["WORLD_SIZE"] > 1 or spec.runtime.distributed != Distributed()
 
 
 def on_rank_zero(topology: "Topology", action: Callable[[], Any]) -> Any:
@@ -98,16 +104,14 @@ def shared(spec: "Spec", pieces: "Pieces", topology: "Topology") -> "Pieces":
 
     Raises:
         Refusal: If batches cannot be cut among so many.
+        SpecError: If first weights that are loaded whole would be needed in parts.
     """
     if topology.world_size == 1:
         return pieces
-    from ...distributed import data_parallel, shard
+    from ...distributed import shard
+    from ...spec.sharing import shared_training
 
-    settings = spec.runtime.distributed
-    if spec.source is not None and settings.shard_state == "parameters":
-        message = "/runtime/distributed/shard_state: weights of `source` are loaded whole; use gradients at most"
-        raise Refusal(message, ExitCode.SPEC)
-    training = data_parallel(pieces.training, topology, batch_norm=settings.batch_norm, shard_state=settings.shard_state)
+    training = shared_training(spec, pieces.training, topology)
     try:
         batches = shard(pieces.batches, topology)
     except ValueError as error:

@@ -15,8 +15,16 @@ if TYPE_CHECKING:
     from ...spec.envelope import Spec
 
 
+class _Run(click.Command):
+    """A command whose `--dry-run` may have a number, but only after `=`: the word that follows is the spec."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, ["--dry-run=1" if word == "--dry-run" else word for word in args])
+
+
 @click.command(
     "run",
+    cls=_Run,
     short_help="Run a spec.",
     help="""Run a spec, in a directory that holds nothing yet.
 
@@ -33,7 +41,12 @@ if TYPE_CHECKING:
 @click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="A value in the place of the spec's; recorded.")
 @click.option("--run-dir", metavar="D", help="In the place of the spec's output.run_dir.")
 @click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Stop after N updates at the latest; recorded as an override.")
-@click.option("--dry-run", is_flag=True, help="Try every part of the run with one batch, and write nothing into it.")
+@click.option(
+    "--dry-run",
+    type=click.IntRange(min=1),
+    metavar="[=N]",
+    help="Try every part of the run with one batch, or N, and write nothing into it.",
+)
 @click.option("--resume", "taking_up", type=click.Choice(["never", "auto"]), default="never", help="auto: go on, if there is a checkpoint.")
 @click.option("--trust", multiple=True, metavar="PREFIX", help="Package, module or class that the spec may name.")
 @click.option(
@@ -53,7 +66,8 @@ def command(path: str, overrides: tuple[str, ...], run_dir: str | None, max_step
     from .ranks import check_started_as_asked, joined
     from .sinks import check_installed
 
-    check_started_as_asked(options["distributed"], path)
+    if options["dry_run"] is None or not options["distributed"]:  # one process can rehearse what several are to do
+        check_started_as_asked(options["distributed"], path)
     spec = read(path, overrides)
     grants = granted(options["trust"])
     check_names(spec, grants)  # before any path is looked at
@@ -66,11 +80,10 @@ def command(path: str, overrides: tuple[str, ...], run_dir: str | None, max_step
     if run_dir is not None:
         spec = spec.model_copy(update={"output": spec.output.model_copy(update={"run_dir": os.path.abspath(run_dir)})})
     find_modules_here(grants)
-    if options["dry_run"]:
-        from .dry_run import rehearsed
-        from .ranks import is_first
+    if options["dry_run"] is not None:
+        from .dry_run import Rehearsal, rehearse_run
 
-        return rehearsed(spec, grants) if is_first() else int(ExitCode.DONE)
+        return rehearse_run(Rehearsal(spec, grants, options["distributed"], options["dry_run"]))
     with joined(spec) as topology:
         return _start(spec, path, overrides, grants, options, topology)
 
