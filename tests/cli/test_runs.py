@@ -98,7 +98,20 @@ def test_plot_as_json_has_the_curves_of_the_logs(two_runs, here):
     assert both["out"] == str(here / "all.png") and os.path.exists("all.png")
 
 
-@pytest.mark.parametrize("words", [[], ["--out", "all.svg"], ["--out", "all"]], ids=str)
+def test_plot_in_the_terminal_has_a_line_for_each_curve(two_runs):
+    done = purestep("runs", "plot", "runs", "--metric", "loss/total")
+    title, slow, fast = done.stdout.splitlines()
+    assert title.split() == ["loss/total", "first", "last", "least", "batches"]
+    lines = [json.loads(line) for line in Path("runs/slow/metrics.jsonl").read_text().splitlines()]
+    losses = [line["loss/total"] for line in lines if "loss/total" in line]
+    name, drawn, *numbers = slow.split(maxsplit=5)
+    assert (name, numbers) == ("slow", [*(f"{loss:.4g}" for loss in (losses[0], losses[-1], min(losses))), "1 to 10"])
+    assert len(drawn) == 10 and (drawn[0], drawn[-1]) == ("█", "▁")
+    assert fast.split()[0] == os.path.join("sweep", "fast")
+    assert os.listdir(".") == ["runs"]
+
+
+@pytest.mark.parametrize("words", [["--out", "all.svg"], ["--out", "all"]], ids=str)
 def test_plot_without_a_place_that_it_can_write_is_a_wrong_command_line(two_runs, words):
     assert purestep("runs", "plot", "runs", *words).exit_code == 2
     assert os.listdir(".") == ["runs"]

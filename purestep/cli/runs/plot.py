@@ -1,4 +1,4 @@
-"""The command `purestep runs plot`: the curves of several runs over one another, as a picture, a page or numbers."""
+"""The command `purestep runs plot`: the curves of several runs, in the terminal, as a picture, a page or numbers."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -14,14 +14,17 @@ from .finding import find_runs, records_of
 Against = Literal["batch", "step", "epoch"]
 _USUAL = ("loss/total", "validation/loss/total")
 _ENDINGS = (".png", ".html")
+_PLURAL = {"batch": "batches", "step": "steps", "epoch": "epochs"}
+_WIDTH = 40  # columns of a curve in the terminal
 
 
 @click.command(
     "plot",
     short_help="Draw the curves of runs.",
-    help="""Draw the curves of runs over one another: a panel for each metric, a curve for each run.
+    help="""Draw the curves of runs: a line of text for each, or a panel for each metric with all runs over one another.
 
     \b
+      purestep runs plot runs/one runs/two                  in the terminal, each in its own range
       purestep runs plot runs/one runs/two --out both.png
       purestep runs plot runs --out all.html                a page, with a table of where each run stands
       purestep runs plot runs --json                        the curves as numbers
@@ -34,8 +37,6 @@ _ENDINGS = (".png", ".html")
 @click.option("--json", "as_json", is_flag=True, help="Print the curves as one JSON document.")
 def command(paths: tuple[str, ...], out: str | None, metrics: tuple[str, ...], against: Against, as_json: bool) -> None:
     """Read the logs and draw."""
-    if out is None and not as_json:
-        raise click.UsageError("give --out FILE.png, --out FILE.html, or --json")
     if out is not None:
         if not out.endswith(_ENDINGS):
             raise click.UsageError(f"--out ends in {' or '.join(_ENDINGS)}; got {out}")
@@ -46,8 +47,8 @@ def command(paths: tuple[str, ...], out: str | None, metrics: tuple[str, ...], a
     whole = _draw(named, chosen, out, against) if out is not None else None
     if as_json:
         documents.emit(_document(runs, chosen, against, whole))
-    elif whole is not None:
-        click.echo(whole)
+    else:
+        click.echo(_text(named, chosen, against) if whole is None else whole)
 
 
 def _logged(paths: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
@@ -85,6 +86,23 @@ def _draw(named: Mapping[str, Any], metrics: Sequence[str], out: str, against: A
     if out.endswith(".html"):
         return write_comparison(out, named, metrics, against=against, title=", ".join(named))
     return draw_runs(named, metrics, out, against=against)
+
+
+def _text(named: Mapping[str, Any], metrics: Sequence[str], against: Against) -> str:
+    """A line for each curve, drawn in its own range."""
+    from ...reporting.comparison import curve
+    from ...reporting.view import sparkline
+
+    width = max(map(len, (*named, *metrics))) + 4
+    lines = []
+    for metric in metrics:
+        lines.append(f"{metric:<{width}}{'':<{_WIDTH}}{'first':>12}{'last':>12}{'least':>12}  {_PLURAL[against]}")
+        for name, records in named.items():
+            places, values = curve(records, metric, against)
+            if len(values):
+                numbers = "".join(f"{value:>12.4g}" for value in (values[0], values[-1], values.min()))
+                lines.append(f"  {name:<{width - 2}}{sparkline(values.tolist(), _WIDTH):<{_WIDTH}}{numbers}  {places[0]:.0f} to {places[-1]:.0f}")
+    return "\n".join(lines)
 
 
 def _document(runs: Mapping[str, Any], metrics: Sequence[str], against: Against, out: str | None) -> dict[str, Any]:
