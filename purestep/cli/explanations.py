@@ -157,9 +157,18 @@ _PROBLEMS = {
         "The run ends before the warm-up of its schedule does, so the peak is never reached.",
         "Shorten the warm-up, or lengthen the run.",
     ),
+    "PS308": (
+        "add_decayed_weights stands after the part that makes a step of the gradient. What it adds there is neither multiplied by the "
+        "learning rate nor of the sign of a step, so the weights grow.",
+        "Put it before that part, or leave it out and give the optimizer a weight_decay.",
+    ),
     "PS309": (
         "bf16 or fp16 loses small differences, and one bad batch can spoil the weights when nothing limits the update.",
         'Put a clipping part into strategy.update: {"kind": "clip_by_global_norm", "max_norm": 1.0}.',
+    ),
+    "PS310": (
+        "runtime.device is cuda, and the torch of this machine sees no such device. The run would end with exit code 6 here.",
+        'Write "auto", or run where there is one; `purestep doctor` says what torch sees.',
     ),
     "PS311": (
         "output.run_dir holds something already, and a run is never written over another.",
@@ -190,6 +199,10 @@ _PROBLEMS = {
         "The schedule has come to its end, 0, before the run does; most often because num_steps was raised and the schedule was not.",
         "Set the length of the schedule to that of the run. For a run that goes on, `purestep spec resume` takes it by --set together with "
         "--allow-change strategy.schedule.",
+    ),
+    "PS317": (
+        "A batch has more frames than the data, and the rest that fills no batch is dropped, so nothing is left.",
+        'Give a smaller dataset.batch_size, or "last": "keep".',
     ),
     "PS501": (
         "The spec names a class that is neither purestep's, nor a layer on its short list, nor exported by an installed distribution.",

@@ -56,6 +56,8 @@ def build(spec: Spec, *, trust: Sequence[str] = ()) -> Pieces:
     )
     data = spec.dataset
     frames = frames_of(data, data.paths, data.split, cutoff)
+    if len(frames) < data.batch_size and data.last == "drop":
+        raise SpecError(batch_too_large(len(frames), data).text())
     joined = _collate(data, frames)
     batches = Loader(frames, data.batch_size, seed=runtime.seed, shuffle=data.shuffle, collate=joined, last=data.last)
     return Pieces(training, batches, _validation(spec, cutoff, trust))
@@ -103,6 +105,12 @@ def frames_of(data: Dataset, paths: Sequence[str], split: str | None, cutoff: fl
     """The frames of some stores, one after the other, prepared as `data` says."""
     parts = [_prepared(data, path, split, cutoff) for path in paths]
     return parts[0] if len(parts) == 1 else Joined(*parts)
+
+
+def batch_too_large(num_frames: int, data: Dataset) -> Problem:
+    """What is wrong where no batch is full, and those that are not full are dropped."""
+    message = f'a batch of {data.batch_size} has more frames than there are, {num_frames}, and "last": "drop" leaves nothing'
+    return Problem("PS317", "/dataset/batch_size", message)
 
 
 def _prepared(data: Dataset, path: str, split: str | None, cutoff: float) -> PreparedFrames:

@@ -1,9 +1,10 @@
-"""What looks wrong with how a run learns: parts of the data that nobody kept apart, an average that has not begun, a rate that is 0."""
+"""What looks wrong with how a run learns: parts of the data that nobody kept apart, weights that grow, an average that has not begun."""
 
 from collections.abc import Iterator
 
 import torch
 
+from ..optimizers import OPTIMIZERS
 from .envelope import Spec
 from .own_parts import has_parts
 from .parts import learning_rate_curve
@@ -11,6 +12,7 @@ from .problems import Problem
 
 _MOST_INITIAL = 0.05  # weight of the initial weights in an average that is worth looking at
 _MOST_PLACES = 1_000_000  # at which a schedule is looked at
+_STEPS = frozenset({*OPTIMIZERS, "scale_by_learning_rate", "scale_by_schedule"})  # kinds that make steps of gradients
 _ENDS = ("decay_steps", "transition_steps", "num_steps", "total_steps", "cycle_steps")  # what schedules call their length
 
 
@@ -21,6 +23,7 @@ def doubts(spec: Spec, steps: int | None) -> Iterator[Problem]:
         steps: Updates of the run, if they are known.
     """
     yield from _whole_stores(spec)
+    yield from _growing_weights(spec)
     if steps is not None:
         yield from _averages_of_the_beginning(spec, steps)
         yield from idle_updates(spec, 0, steps)
@@ -32,6 +35,16 @@ def _whole_stores(spec: Spec) -> Iterator[Problem]:
         yield Problem(
             "PS314", "/dataset/split", f"{divided[0]} has parts, and the run trains on all of them; give dataset.split and validation_split"
         )
+
+
+def _growing_weights(spec: Spec) -> Iterator[Problem]:
+    made: str | None = None
+    for place, part in enumerate(spec.strategy.update):
+        kind = getattr(part, "kind", None)
+        if kind == "add_decayed_weights" and made is not None:
+            message = f"decay that is added after {made} is neither scaled by the learning rate nor a step towards 0: the weights grow"
+            yield Problem("PS308", f"/strategy/update/{place}", f"{message}; put it before {made}, or give that a weight_decay")
+        made = kind if kind in _STEPS else made
 
 
 def _averages_of_the_beginning(spec: Spec, steps: int) -> Iterator[Problem]:

@@ -8,7 +8,7 @@ import torch
 
 from ..errors import DataError
 from ..schedules import plot
-from .building import missing_paths, open_store
+from .building import batch_too_large, missing_paths, open_store
 from .doubts import doubts
 from .envelope import Spec, Strategy
 from .failed_starts import is_failed_start
@@ -69,7 +69,7 @@ def summarize(spec: Spec, trust: Sequence[str] = (), width: int = 64) -> Summary
         "runtime": spec.runtime.model_dump(mode="json"),
     }
     curve = plot(rate, steps, width=width) if rate is not None and steps else None
-    return Summary(facts, curve, tuple(_warnings(spec, steps)))
+    return Summary(facts, curve, tuple([*_warnings(spec, steps), *_does_not_fit(spec, num_frames)]))
 
 
 def _length(spec: Spec) -> str:
@@ -181,6 +181,15 @@ def _peak(spec: Spec, steps: int | None) -> float | None:
     if rate is None or steps is None:
         return None
     return float(rate(torch.linspace(0, steps - 1, min(steps, 500), dtype=torch.float64).round()).max())
+
+
+def _does_not_fit(spec: Spec, num_frames: int | None) -> Iterator[Problem]:
+    """What a run would be refused for here: its batches, its device."""
+    data = spec.dataset
+    if num_frames is not None and num_frames < data.batch_size and data.last == "drop":
+        yield batch_too_large(num_frames, data)
+    if spec.runtime.device == "cuda" and not torch.cuda.is_available():
+        yield Problem("PS310", "/runtime/device", "this torch sees no CUDA device; the run will be refused on this machine")
 
 
 def _warnings(spec: Spec, steps: int | None) -> Iterator[Problem]:

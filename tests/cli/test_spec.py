@@ -129,6 +129,9 @@ def test_a_file_that_does_not_exist_is_a_problem_of_paths():
         ({"output/checkpoints": None}, "PS302"),
         ({"strategy/schedule/warmup_steps": 3}, "PS307"),
         ({"runtime/precision": "bf16", "strategy/update/1": {"kind": "identity"}}, "PS309"),
+        ({"strategy/update/1": {"kind": "adam"}, "strategy/update/2": {"kind": "add_decayed_weights", "weight_decay": 0.1}}, "PS308"),
+        ({"runtime/device": "cuda"}, "PS310"),
+        ({"dataset/batch_size": 10_000}, "PS317"),
         ({"output/run_dir": "."}, "PS311"),
         ({"runtime/compile": {}}, "PS313"),
         ({"strategy/schedule/peak_value": 5.0}, "PS305"),
@@ -136,7 +139,8 @@ def test_a_file_that_does_not_exist_is_a_problem_of_paths():
         ({"workflow": "finetune", "source": {"checkpoint_path": "."}, "strategy/schedule": 1e-3}, "PS305"),
     ],
 )
-def test_a_report_warns_and_a_strict_one_fails(changes, code):
+def test_a_report_warns_and_a_strict_one_fails(changes, code, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     path = write(**changes)
     report = purestep("spec", "report", path)
     assert report.exit_code == 0
@@ -172,6 +176,14 @@ def test_a_trusted_model_of_the_working_directory_is_found():
     path = write(**{"strategy/model_specs/main/cls_path": "stranger.Net", "strategy/num_steps": 1})
     words = [sys.executable, "-m", "purestep", "spec", "run", path, "--trust", "stranger", "--progress", "none", "--no-report"]
     assert subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+
+def test_a_batch_that_is_larger_than_the_data_is_a_problem_of_the_spec():
+    done = purestep("spec", "run", write(**{"dataset/batch_size": 10_000}), "--progress", "none")
+    assert done.exit_code == 3
+    assert "PS317 /dataset/batch_size: a batch of 10000 has more frames than there are, " in done.stderr
+    kept = write(**{"dataset/batch_size": 10_000, "dataset/last": "keep"})
+    assert "PS317" not in purestep("spec", "report", kept).stdout
 
 
 def test_a_run_writes_down_what_it_was_and_what_became_of_it():

@@ -1,8 +1,10 @@
 """Warnings about runs that would start, and disappoint."""
 
 import pytest
+import torch
 
 from purestep.spec.doubts import doubts, idle_updates
+from purestep.spec.parts import make_optimizer
 from purestep.spec.reading import check_text
 from purestep.spec.summary import summarize
 from tests.spec.examples import GONE, changed, text_of
@@ -19,6 +21,7 @@ def codes(**changes):
     return [found.code for found in doubts(spec, spec.strategy.num_steps)]
 
 
+DECAY = {"kind": "add_decayed_weights", "weight_decay": 0.1}
 COSINE = {"kind": "cosine_decay", "init_value": 0.01, "decay_steps": 100}
 
 
@@ -35,10 +38,21 @@ COSINE = {"kind": "cosine_decay", "init_value": 0.01, "decay_steps": 100}
         ({"strategy/schedule": COSINE, "strategy/num_steps": 155}, ["PS316"]),
         ({"strategy/schedule": {**COSINE, "alpha": 0.1}, "strategy/num_steps": 155}, []),
         ({"strategy/schedule": 0.01}, []),
+        ({"strategy/update": [{"kind": "adamw"}, DECAY]}, ["PS308"]),
+        ({"strategy/update": [{"kind": "scale_by_adam"}, DECAY, {"kind": "scale_by_learning_rate"}]}, []),
+        ({"strategy/update": [{"kind": "scale_by_adam"}, {"kind": "scale_by_learning_rate"}, {"kind": "identity"}, DECAY]}, ["PS308"]),
     ],
 )
 def test_what_would_disappoint_is_warned_of_and_nothing_else(changes, expected):
     assert codes(**changes) == expected
+
+
+def test_decay_after_a_step_makes_weights_grow_as_the_warning_says():
+    spec = spec_of(**{"strategy/update": [{"kind": "sgd"}, DECAY]})
+    optimizer, params = make_optimizer(spec.strategy), {"w": torch.ones(2)}
+    updates, _ = optimizer.update({"w": torch.zeros(2)}, optimizer.init(params), params)
+    assert (updates["w"] > 0).all()
+    assert next(doubts(spec, None)).message.startswith("decay that is added after sgd")
 
 
 def test_idle_updates_are_counted_and_the_field_to_stretch_is_named():
