@@ -2,6 +2,7 @@
 
 import torch
 
+from ..core.ranges import NOT_NEGATIVE, check_numbers
 from ..core.schedule import ScalarOrSchedule
 from ..core.selection import Mask
 from ..core.transform import GradientTransform, chain
@@ -30,7 +31,7 @@ def nadam(
             momentum follows Dozat's schedule and which has no `eps_root`.
         momentum_decay: Speed of that schedule; only with "torch".
     """
-    scaling = _nesterov_moments(b1, b2, eps, eps_root, mu_dtype, convention, momentum_decay)
+    scaling = _nesterov_moments("nadam", b1, b2, eps, eps_root, mu_dtype, convention, momentum_decay)
     return chain(scaling, scale_by_learning_rate(learning_rate), name="nadam")
 
 
@@ -48,16 +49,17 @@ def nadamw(
     momentum_decay: float = 4e-3,
 ) -> GradientTransform:
     """`nadam` with decoupled weight decay; with "torch", `torch.optim.NAdam(decoupled_weight_decay=True)`."""
-    scaling = _nesterov_moments(b1, b2, eps, eps_root, mu_dtype, convention, momentum_decay)
+    scaling = _nesterov_moments("nadamw", b1, b2, eps, eps_root, mu_dtype, convention, momentum_decay)
     return chain(scaling, add_decayed_weights(weight_decay, mask), scale_by_learning_rate(learning_rate), name="nadamw")
 
 
-def _nesterov_moments(b1, b2, eps, eps_root, mu_dtype, convention: Convention, momentum_decay: float) -> GradientTransform:
-    check_convention("nadam", convention)
+def _nesterov_moments(function, b1, b2, eps, eps_root, mu_dtype, convention: Convention, momentum_decay: float) -> GradientTransform:
+    check_convention(function, convention)
+    check_numbers(function, NOT_NEGATIVE, momentum_decay=momentum_decay)
     if convention == "optax":
         return scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=True)
     if eps_root != 0:
-        raise ValueError(f"nadam: convention 'torch' has no eps_root, got {eps_root}")
+        raise ValueError(f"{function}: convention 'torch' has no eps_root, got {eps_root}")
     return scale_by_nadam(b1, b2, eps, momentum_decay=momentum_decay, mu_dtype=mu_dtype)
 
 

@@ -156,19 +156,8 @@ def scale_by_zoom_linesearch(
         here = torch.zeros_like(state.value) + value
         slope = dot(direction, wide_grad).to(here.device)
         guess = state.learning_rate if initial_guess_strategy == "keep" else torch.ones_like(state.learning_rate)
-        rules = _Rules(
-            here,
-            slope,
-            guess,
-            max_linesearch_steps,
-            max_learning_rate,
-            tol,
-            increase_factor,
-            slope_rtol,
-            curv_rtol,
-            approx_dec_rtol,
-            stepsize_precision,
-        )
+        lengths = (max_linesearch_steps, max_learning_rate, tol, increase_factor)
+        rules = _Rules(here, slope, guess, *lengths, slope_rtol, curv_rtol, approx_dec_rtol, stepsize_precision)
         search = _start(here, slope, wide_grad)
         for _ in range(max_linesearch_steps):
             search = tree.where(search.done | search.failed, search, _next(search, rules, line))
