@@ -101,7 +101,9 @@ def _text(named: Mapping[str, Any], metrics: Sequence[str], against: Against) ->
             places, values = curve(records, metric, against)
             if len(values):
                 numbers = "".join(f"{value:>12.4g}" for value in (values[0], values[-1], values.min()))
-                lines.append(f"  {name:<{width - 2}}{sparkline(values.tolist(), _WIDTH):<{_WIDTH}}{numbers}  {places[0]:.0f} to {places[-1]:.0f}")
+                lines.append(
+                    f"  {name:<{width - 2}}{sparkline(values.tolist(), _WIDTH):<{_WIDTH}}{numbers}  {places[0]:.0f} to {places[-1]:.0f}"
+                )
     return "\n".join(lines)
 
 
