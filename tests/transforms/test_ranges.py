@@ -210,6 +210,21 @@ def test_an_argument_that_cannot_be_left_out_is_refused_as_none(name, argument):
     assert_refused_by_name(name, argument, (None,))
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: prodigy(betas=(0.9, 1.5)), r"prodigy: betas must lie in \[0, 1\), got 1.5"),
+        (lambda: dadapt_adamw(betas=(NAN, 0.9)), r"dadapt_adamw: betas must lie in \[0, 1\), got nan"),
+        (lambda: scale_by_dog(("distance", -1.0)), r"scale_by_dog: init_step must lie in \(0, inf\), got -1.0"),
+        (lambda: measure_with_ema(torch.sum, 1.5), r"measure_with_ema: decay must lie in \[0, 1\), got 1.5"),
+        (lambda: inject_hyperparams(adam)(0.1, b1=1.5), r"scale_by_adam: b1 must lie in \[0, 1\), got 1.5"),
+    ],
+)
+def test_numbers_in_other_places_are_refused_too(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
 def test_a_schedule_where_a_number_belongs_is_refused_with_the_way_to_have_it():
     with pytest.raises(TypeError, match=r"scale_by_adam: b2 must be a number, got .*; inject_hyperparams\(\.\.\.\) drives it"):
         adam(0.1, b2=schedules.linear(0.9, 0.99, 10))
