@@ -9,13 +9,14 @@ shape, with the size as such a number.
 import functools
 import operator
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, zip_longest
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch._subclasses import FakeTensor
-from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, has_proxy_slot
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -34,14 +35,38 @@ class HostReads(TorchDispatchMode):
         self.tensors: list[Tensor] = []
         self.reads: list[HostRead] = []
         self.functions = _HostFunctions()
+        self._outside: dict[int, Any] = {}  # memory of tensors that the step closes over, kept so that no other gets its address
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         if func is aten._local_scalar_dense.default:
             return self.read(args[0])
+        self._check_writes(func, args, kwargs)
         if (fixed := _OF_FIXED_SHAPE.get(func)) is not None:
             return fixed(self, func, *args, **kwargs)
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if func.is_view and self._is_outside(args[:1]):
+            self._outside |= _memory((result,))  # a view without data has memory of another name
+        return result
+
+    def _is_outside(self, given: Sequence[Any]) -> bool:
+        return not self._outside.keys().isdisjoint(_memory(given))
+
+    def _check_writes(self, func: Any, args: tuple, kwargs: dict) -> None:
+        """A graph that wrote into a tensor from outside would do so at each call, and has done so while it was recorded.
+
+        Raises:
+            CaptureError: Naming the line.
+        """
+        mode = get_proxy_mode()
+        if mode is not None and func is not aten.lift_fresh.default:  # which brings in what `torch.tensor` has just made
+            self._outside |= _memory([x for x in _tensors([*args, *kwargs.values()]) if not has_proxy_slot(x, mode.tracer)])
+        given = [(argument, kwargs.get(argument.name, x)) for argument, x in zip_longest(func._schema.arguments, args)]
+        if self._is_outside([x for argument, x in given if argument.is_write or func in _WRITE_UNTOLD]):
+            raise CaptureError(
+                f"the step writes into a tensor that it closes over, at {_user_line()}; a step changes nothing outside: keep what moves in "
+                "the state, as a buffer of a module or as the state of a hook, or write into a clone"
+            )
 
     def read(self, tensor: Tensor) -> Any:
         """The number in a tensor of one element, from now on guarded.
@@ -59,6 +84,21 @@ class HostReads(TorchDispatchMode):
         self.tensors.append(tensor)
         self.reads.append(HostRead(value, _user_line()))
         return value
+
+
+_WRITE_UNTOLD = {aten.native_batch_norm.default, aten.cudnn_batch_norm.default, aten.miopen_batch_norm.default}
+"""Operations that write into running statistics without a word in their schema."""
+
+
+def _tensors(args: Sequence[Any]) -> list[Tensor]:
+    """Dense tensors among arguments, and in lists of them."""
+    flat = chain.from_iterable(x if isinstance(x, list | tuple) else (x,) for x in args)
+    return [x for x in flat if isinstance(x, Tensor) and x.layout is torch.strided]
+
+
+def _memory(args: Sequence[Any]) -> dict[int, Any]:
+    storages = [x.untyped_storage() for x in _tensors(args)]
+    return {storage._cdata: storage for storage in storages}
 
 
 # --- operations whose output shape depends on values, in a form of fixed shape --------------------------------------
