@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from ..core.ranges import FINITE, POSITIVE, check_numbers
 from ..core.schedule import Schedule, as_count
 
 
@@ -16,17 +17,17 @@ def cosine_decay(init_value: float, decay_steps: float, alpha: float = 0.0, expo
     Args:
         decay_steps: Count at which the end is reached. Positive.
         alpha: What remains at the end, as a fraction of `init_value`.
-        exponent: Of the cosine.
+        exponent: Of the cosine. Positive.
 
     Raises:
-        ValueError: If `decay_steps` is not positive.
+        ValueError: If `decay_steps` or `exponent` is not positive.
 
     Reference:
         Loshchilov and Hutter, "SGDR: Stochastic gradient descent with warm restarts", 2017, eq. 5. arXiv:1608.03983. As optax's
         `cosine_decay_schedule`; torch's `CosineAnnealingLR` rises again after its end, this one stays.
     """
-    if not decay_steps > 0:
-        raise ValueError(f"cosine_decay: decay_steps must be positive, got {decay_steps}")
+    check_numbers("cosine_decay", FINITE, init_value=init_value, alpha=alpha)
+    check_numbers("cosine_decay", POSITIVE, decay_steps=decay_steps, exponent=exponent)
 
     def schedule(count: Tensor | int) -> Tensor:
         fraction = as_count(count).clamp(max=decay_steps) / decay_steps

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from ..core.ranges import FINITE, POSITIVE, at_least, check_numbers
 from ..core.schedule import Schedule, as_count
 from .joining import join
 from .warmup import warmup_cosine_decay
@@ -39,8 +40,9 @@ def cosine_restarts(init_value: float, first_cycle_steps: float, cycle_factor: f
     Reference:
         SGDR, as in `sgdr`, eq. 5. torch's `CosineAnnealingWarmRestarts(T_0, T_mult, eta_min)`.
     """
-    if not (first_cycle_steps > 0 and cycle_factor >= 1):
-        raise ValueError(f"cosine_restarts: need first_cycle_steps > 0 and cycle_factor >= 1, got {first_cycle_steps} and {cycle_factor}")
+    check_numbers("cosine_restarts", FINITE, init_value=init_value, end_value=end_value)
+    check_numbers("cosine_restarts", POSITIVE, first_cycle_steps=first_cycle_steps)
+    check_numbers("cosine_restarts", at_least(1), cycle_factor=cycle_factor)
 
     def schedule(count: Tensor | int) -> Tensor:
         periods = as_count(count) / first_cycle_steps
@@ -80,9 +82,11 @@ def cyclic(
         Smith, "Cyclical learning rates for training neural networks", 2017, section 3. arXiv:1506.01186. torch's `CyclicLR` without
         momentum.
     """
+    check_numbers("cyclic", FINITE, init_value=init_value, peak_value=peak_value)
+    check_numbers("cyclic", POSITIVE, rise_steps=rise_steps, gamma=gamma)
+    if fall_steps is not None:
+        check_numbers("cyclic", POSITIVE, fall_steps=fall_steps)
     down = rise_steps if fall_steps is None else fall_steps
-    if not (rise_steps > 0 and down > 0 and gamma > 0):
-        raise ValueError(f"cyclic: lengths and gamma must be positive, got {rise_steps}, {down} and {gamma}")
     if mode not in ("triangular", "triangular2", "exp_range"):
         raise ValueError(f"cyclic: unknown mode {mode!r} (known: triangular, triangular2, exp_range)")
     period = rise_steps + down

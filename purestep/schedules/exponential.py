@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from ..core.ranges import FINITE, NOT_NEGATIVE, check_numbers
 from ..core.schedule import Schedule, as_count
 from .flat import constant
 
@@ -35,8 +36,10 @@ def exponential_decay(
         optax `exponential_decay`. torch's `ExponentialLR(gamma)` has `transition_steps=1, decay_rate=gamma`; `StepLR(step_size,
         gamma)` has `transition_steps=step_size, decay_rate=gamma, staircase=True`.
     """
-    if decay_rate < 0:
-        raise ValueError(f"exponential_decay: decay_rate must not be negative, got {decay_rate}")
+    check_numbers("exponential_decay", FINITE, init_value=init_value, transition_steps=transition_steps, transition_begin=transition_begin)
+    check_numbers("exponential_decay", NOT_NEGATIVE, decay_rate=decay_rate)
+    if end_value is not None:
+        check_numbers("exponential_decay", FINITE, end_value=end_value)
     if not transition_steps > 0 or decay_rate == 0:
         return constant(init_value)
     begin, log_rate = max(transition_begin, 0), math.log(decay_rate)

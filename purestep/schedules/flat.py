@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from ..core.ranges import FINITE, check_numbers
 from ..core.schedule import Schedule, as_count
 
 
@@ -11,6 +12,7 @@ def constant(value: float) -> Schedule:
 
     An optimizer given the number itself keeps it as a state leaf, which can be changed; a constant schedule is for `join`.
     """
+    check_numbers("constant", FINITE, value=value)
 
     def schedule(count: Tensor | int) -> Tensor:
         return torch.zeros_like(as_count(count)) + value

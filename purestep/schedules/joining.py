@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..core.ranges import FINITE, check_numbers
 from ..core.schedule import Schedule, as_count
 
 
@@ -23,6 +24,7 @@ def join(schedules: Sequence[Schedule], boundaries: Sequence[float]) -> Schedule
     """
     if not schedules or len(boundaries) != len(schedules) - 1:
         raise ValueError(f"join: {len(schedules)} schedules need {max(len(schedules) - 1, 0)} boundaries, got {len(boundaries)}")
+    check_numbers("join", FINITE, **{f"boundaries[{i}]": boundary for i, boundary in enumerate(boundaries)})
     if list(boundaries) != sorted(boundaries):
         raise ValueError(f"join: boundaries must not decrease, got {list(boundaries)}")
 

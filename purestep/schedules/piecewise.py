@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from ..core.ranges import FINITE, NOT_NEGATIVE, check_numbers
 from ..core.schedule import Schedule, as_count
 
 
@@ -22,6 +23,7 @@ def piecewise_constant(init_value: float, boundaries_and_scales: Mapping[int, fl
     Reference:
         optax `piecewise_constant_schedule`; torch's `MultiStepLR(milestones, gamma)` is `{milestone: gamma, ...}`.
     """
+    check_numbers("piecewise_constant", FINITE, init_value=init_value)
     scales = sorted(_checked("piecewise_constant", boundaries_and_scales).items())
 
     def schedule(count: Tensor | int) -> Tensor:
@@ -47,6 +49,7 @@ def piecewise_interpolate(interpolate_type: str, init_value: float, boundaries_a
     Reference:
         optax `piecewise_interpolate_schedule`.
     """
+    check_numbers("piecewise_interpolate", FINITE, init_value=init_value)
     points, value = [(0, init_value)], init_value
     for boundary, scale in sorted(_checked("piecewise_interpolate", boundaries_and_scales).items()):
         value = value * scale
@@ -55,8 +58,9 @@ def piecewise_interpolate(interpolate_type: str, init_value: float, boundaries_a
 
 
 def _checked(name: str, scales: Mapping[int, float] | None) -> Mapping[int, float]:
-    if negative := {boundary: scale for boundary, scale in (scales or {}).items() if scale < 0}:
-        raise ValueError(f"{name}: factors must not be negative, got {negative}; they multiply the value before")
+    for boundary, factor in (scales or {}).items():
+        check_numbers(name, FINITE, **{"boundary of boundaries_and_scales": boundary})
+        check_numbers(name, NOT_NEGATIVE, **{f"boundaries_and_scales[{boundary}]": factor})
     return scales or {}
 
 

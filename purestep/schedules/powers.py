@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from ..core.ranges import FINITE, POSITIVE, check_numbers
 from ..core.schedule import Schedule, as_count
 from .flat import constant
 
@@ -19,15 +20,8 @@ def polynomial(init_value: float, end_value: float, power: float, transition_ste
     Reference:
         optax `polynomial_schedule`. torch's `PolynomialLR` is this with `end_value=0`.
     """
-    if not transition_steps > 0:
-        return constant(init_value)
-    begin = max(transition_begin, 0)
-
-    def schedule(count: Tensor | int) -> Tensor:
-        remaining = 1 - (as_count(count) - begin).clamp(0, transition_steps) / transition_steps
-        return (init_value - end_value) * remaining**power + end_value
-
-    return schedule
+    check_numbers("polynomial", POSITIVE, power=power)
+    return _transition("polynomial", init_value, end_value, power, transition_steps, transition_begin)
 
 
 def linear(init_value: float, end_value: float, transition_steps: float, transition_begin: float = 0) -> Schedule:
@@ -40,4 +34,17 @@ def linear(init_value: float, end_value: float, transition_steps: float, transit
     Reference:
         optax `linear_schedule`. torch's `LinearLR(start_factor, end_factor, total_iters)` times the rate is this.
     """
-    return polynomial(init_value, end_value, 1, transition_steps, transition_begin)
+    return _transition("linear", init_value, end_value, 1, transition_steps, transition_begin)
+
+
+def _transition(function: str, init_value: float, end_value: float, power: float, steps: float, begin: float) -> Schedule:
+    check_numbers(function, FINITE, init_value=init_value, end_value=end_value, transition_steps=steps, transition_begin=begin)
+    if not steps > 0:
+        return constant(init_value)
+    begin = max(begin, 0)
+
+    def schedule(count: Tensor | int) -> Tensor:
+        remaining = 1 - (as_count(count) - begin).clamp(0, steps) / steps
+        return (init_value - end_value) * remaining**power + end_value
+
+    return schedule

@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from ..core.ranges import FINITE, NOT_NEGATIVE, POSITIVE, check_numbers
 from ..core.schedule import Schedule, as_count
 from .joining import join
 from .powers import linear
@@ -21,9 +22,11 @@ def inverse_sqrt(peak_value: float, warmup_steps: float, init_value: float = 0.0
     Reference:
         Vaswani et al., "Attention is all you need", 2017, eq. 3. arXiv:1706.03762
     """
+    check_numbers("inverse_sqrt", FINITE, peak_value=peak_value, init_value=init_value)
+    check_numbers("inverse_sqrt", NOT_NEGATIVE, warmup_steps=warmup_steps)
+    if timescale is not None:
+        check_numbers("inverse_sqrt", POSITIVE, timescale=timescale)
     scale = max(warmup_steps, 1) if timescale is None else timescale
-    if not (scale > 0 and warmup_steps >= 0):
-        raise ValueError(f"inverse_sqrt: warmup_steps must not be negative and timescale positive, got {warmup_steps} and {timescale}")
 
     def fall(count: Tensor | int) -> Tensor:
         return peak_value * (1 + as_count(count) / scale).rsqrt()

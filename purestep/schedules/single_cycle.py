@@ -1,14 +1,8 @@
 """One rise and one fall over the whole run: optax's two forms, and torch's."""
 
+from ..core.ranges import FINITE, FRACTION, POSITIVE, check_numbers
 from ..core.schedule import Schedule
 from .piecewise import through
-
-
-def _check(name: str, steps: float, fractions: tuple[float, ...]) -> None:
-    if not steps > 0:
-        raise ValueError(f"{name}: the number of steps must be positive, got {steps}")
-    if not all(0 <= a <= b <= 1 for a, b in zip(fractions, (*fractions[1:], 1.0), strict=True)):
-        raise ValueError(f"{name}: fractions of the run must lie in [0, 1] in order, got {fractions}")
 
 
 def linear_onecycle(
@@ -33,7 +27,11 @@ def linear_onecycle(
         Smith and Topin, "Super-convergence", 2018. arXiv:1708.07120. As optax's `linear_onecycle_schedule`, except that turning
         points which fall on one count are kept apart (there the second replaces the first, and one step never sees its start).
     """
-    _check("linear_onecycle", transition_steps, (pct_start, pct_final))
+    check_numbers("linear_onecycle", FINITE, peak_value=peak_value)
+    check_numbers("linear_onecycle", POSITIVE, transition_steps=transition_steps, div_factor=div_factor, final_div_factor=final_div_factor)
+    check_numbers("linear_onecycle", FRACTION, pct_start=pct_start, pct_final=pct_final)
+    if pct_start > pct_final:
+        raise ValueError(f"linear_onecycle: pct_start must be at most pct_final = {pct_final}, got {pct_start}")
     low, rise, fall = peak_value / div_factor, int(pct_start * transition_steps), int(pct_final * transition_steps)
     return through([(0, low), (rise, peak_value), (fall, low), (transition_steps, low / final_div_factor)], "linear")
 
@@ -53,7 +51,9 @@ def cosine_onecycle(
     Reference:
         As `linear_onecycle`; optax `cosine_onecycle_schedule`.
     """
-    _check("cosine_onecycle", transition_steps, (pct_start,))
+    check_numbers("cosine_onecycle", FINITE, peak_value=peak_value)
+    check_numbers("cosine_onecycle", POSITIVE, transition_steps=transition_steps, div_factor=div_factor, final_div_factor=final_div_factor)
+    check_numbers("cosine_onecycle", FRACTION, pct_start=pct_start)
     low, rise = peak_value / div_factor, int(pct_start * transition_steps)
     return through([(0, low), (rise, peak_value), (transition_steps, low / final_div_factor)], "cosine")
 
@@ -83,7 +83,9 @@ def onecycle(
     Reference:
         `torch.optim.lr_scheduler.OneCycleLR`.
     """
-    _check("onecycle", total_steps, (pct_start,))
+    check_numbers("onecycle", FINITE, max_value=max_value)
+    check_numbers("onecycle", POSITIVE, total_steps=total_steps, div_factor=div_factor, final_div_factor=final_div_factor)
+    check_numbers("onecycle", FRACTION, pct_start=pct_start)
     low, rise, last = max_value / div_factor, max(pct_start * total_steps - 1, 0.0), max(total_steps - 1, 1)
     points = [(0.0, low), (rise, max_value)]
     if three_phase:

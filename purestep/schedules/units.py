@@ -3,13 +3,8 @@
 import torch
 from torch import Tensor
 
+from ..core.ranges import POSITIVE, check_numbers
 from ..core.schedule import Schedule, as_count
-
-
-def _rescaled(name: str, schedule: Schedule, units_per_step: float) -> Schedule:
-    if not units_per_step > 0:
-        raise ValueError(f"{name}: a step must be worth a positive number of units, got {units_per_step}")
-    return lambda count: schedule(as_count(count) * units_per_step)
 
 
 def in_epochs(schedule: Schedule, steps_per_epoch: float, staircase: bool = False) -> Schedule:
@@ -23,8 +18,7 @@ def in_epochs(schedule: Schedule, steps_per_epoch: float, staircase: bool = Fals
     Raises:
         ValueError: If `steps_per_epoch` is not positive.
     """
-    if not steps_per_epoch > 0:
-        raise ValueError(f"in_epochs: steps_per_epoch must be positive, got {steps_per_epoch}")
+    check_numbers("in_epochs", POSITIVE, steps_per_epoch=steps_per_epoch)
 
     def read(count: Tensor | int) -> Tensor:
         # divided, not multiplied by the inverse: whole epochs must come out whole
@@ -43,7 +37,8 @@ def in_samples(schedule: Schedule, batch_size: float) -> Schedule:
     Raises:
         ValueError: If `batch_size` is not positive.
     """
-    return _rescaled("in_samples", schedule, batch_size)
+    check_numbers("in_samples", POSITIVE, batch_size=batch_size)
+    return lambda count: schedule(as_count(count) * batch_size)
 
 
 def in_tokens(schedule: Schedule, tokens_per_step: float) -> Schedule:
@@ -55,4 +50,5 @@ def in_tokens(schedule: Schedule, tokens_per_step: float) -> Schedule:
     Raises:
         ValueError: If `tokens_per_step` is not positive.
     """
-    return _rescaled("in_tokens", schedule, tokens_per_step)
+    check_numbers("in_tokens", POSITIVE, tokens_per_step=tokens_per_step)
+    return lambda count: schedule(as_count(count) * tokens_per_step)

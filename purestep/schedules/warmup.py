@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from ..core.ranges import FINITE, NOT_NEGATIVE, POSITIVE, check_numbers
 from ..core.schedule import Schedule, as_count
 from .cosine import cosine_decay
 from .exponential import exponential_decay
@@ -16,7 +17,9 @@ def _rise(init_value: float, peak_value: float, warmup_steps: float, then: Sched
 
 
 def _steps_after_warmup(name: str, warmup_steps: float, decay_steps: float) -> float:
-    if not decay_steps >= warmup_steps >= 0:
+    check_numbers(name, NOT_NEGATIVE, warmup_steps=warmup_steps)
+    check_numbers(name, POSITIVE, decay_steps=decay_steps)
+    if decay_steps < warmup_steps:
         raise ValueError(
             f"{name}: decay_steps counts from 0 and includes the warm-up, so it must be at least warmup_steps = {warmup_steps}, "
             f"got {decay_steps}"
@@ -30,7 +33,9 @@ def warmup_constant(init_value: float, peak_value: float, warmup_steps: float) -
     Reference:
         optax `warmup_constant_schedule`, except that without warm-up steps this is `peak_value` (there: `init_value` for ever).
     """
-    return _rise(init_value, peak_value, max(warmup_steps, 0), constant(peak_value))
+    check_numbers("warmup_constant", FINITE, init_value=init_value, peak_value=peak_value)
+    check_numbers("warmup_constant", NOT_NEGATIVE, warmup_steps=warmup_steps)
+    return _rise(init_value, peak_value, warmup_steps, constant(peak_value))
 
 
 def warmup_cosine_decay(
@@ -43,12 +48,14 @@ def warmup_cosine_decay(
         exponent: Of the cosine, see `cosine_decay`.
 
     Raises:
-        ValueError: If `decay_steps < warmup_steps`.
+        ValueError: If `decay_steps` is 0, where `end_value` would hold from the first update on, or below `warmup_steps`.
 
     Reference:
         optax `warmup_cosine_decay_schedule`, which refuses `decay_steps == warmup_steps`; here the warm-up is then followed by
         `end_value`.
     """
+    check_numbers("warmup_cosine_decay", FINITE, init_value=init_value, peak_value=peak_value, end_value=end_value)
+    check_numbers("warmup_cosine_decay", POSITIVE, exponent=exponent)
     falling = _steps_after_warmup("warmup_cosine_decay", warmup_steps, decay_steps)
     if falling == 0:
         return _rise(init_value, peak_value, warmup_steps, constant(end_value))
@@ -71,6 +78,8 @@ def warmup_exponential_decay(
     Reference:
         optax `warmup_exponential_decay_schedule`.
     """
+    check_numbers("warmup_exponential_decay", FINITE, init_value=init_value, peak_value=peak_value, transition_steps=transition_steps)
+    check_numbers("warmup_exponential_decay", NOT_NEGATIVE, warmup_steps=warmup_steps, decay_rate=decay_rate)
     decay = exponential_decay(peak_value, transition_steps, decay_rate, transition_begin, staircase, end_value)
     return _rise(init_value, peak_value, warmup_steps, decay)
 
@@ -85,8 +94,10 @@ def warmup_polynomial_decay(
         power: 1 falls on a straight line.
 
     Raises:
-        ValueError: If `decay_steps < warmup_steps`.
+        ValueError: If `decay_steps` is 0, where `end_value` would hold from the first update on, or below `warmup_steps`.
     """
+    check_numbers("warmup_polynomial_decay", FINITE, init_value=init_value, peak_value=peak_value, end_value=end_value)
+    check_numbers("warmup_polynomial_decay", POSITIVE, power=power)
     falling = _steps_after_warmup("warmup_polynomial_decay", warmup_steps, decay_steps)
     then = polynomial(peak_value, end_value, power, falling) if falling else constant(end_value)
     return _rise(init_value, peak_value, warmup_steps, then)
@@ -109,14 +120,16 @@ def warmup_stable_decay(
         shape: Of the fall: `"linear"`, `"cosine"`, `"sqrt"` (`1 - sqrt(t)`) or `"exponential"` (needs `end_value > 0`).
 
     Raises:
-        ValueError: If a length is negative, or the shape is unknown or does not fit the end value.
+        ValueError: If a length is negative or all are 0, or the shape is unknown or does not fit the end value.
 
     Reference:
         Hu et al., "MiniCPM", 2024, eq. 1. arXiv:2404.06395. Hagele et al., "Scaling laws and compute-optimal training beyond fixed
         training durations", 2024, eq. 1 and 2 (linear and 1-sqrt). arXiv:2405.18392
     """
-    if min(warmup_steps, stable_steps, decay_steps) < 0:
-        raise ValueError(f"warmup_stable_decay: lengths must not be negative, got {(warmup_steps, stable_steps, decay_steps)}")
+    check_numbers("warmup_stable_decay", FINITE, init_value=init_value, peak_value=peak_value, end_value=end_value)
+    check_numbers("warmup_stable_decay", NOT_NEGATIVE, warmup_steps=warmup_steps, stable_steps=stable_steps, decay_steps=decay_steps)
+    if warmup_steps == stable_steps == decay_steps == 0:
+        raise ValueError("warmup_stable_decay: one of warmup_steps, stable_steps and decay_steps must be positive, got 0 for each")
     falling = _fall(peak_value, end_value, decay_steps, shape)
     parts = [linear(init_value, peak_value, warmup_steps), constant(peak_value), falling]
     return join(parts, [warmup_steps, warmup_steps + stable_steps])
