@@ -86,7 +86,7 @@ def compiled(spec: "Spec", pieces: "Pieces") -> Any:
         return None
     from ..capture import compile
 
-    return compile(pieces.training.step, capture=settings.capture, on_recompile=settings.on_recompile, backend=settings.backend)
+    return compile(pieces.training.step, **settings.model_dump())
 
 
 def batch_at(batches: Any, number: int, state: "TrainState") -> Any:

@@ -17,6 +17,7 @@ from pydantic_core import PydanticKnownError
 
 from ..capture.backends import Backend
 from ..capture.compiled import Capture, OnRecompile
+from ..capture.replay import Mode
 from ..checkpoint.splitting import MAX_FILE_BYTES
 from ..distributed.batch_norm import Statistics
 from ..distributed.parallel import Sharded
@@ -193,10 +194,14 @@ class Output(Model):
 
 
 class CompileSettings(Model):
-    """How the step is compiled."""
+    """How the step is compiled: the arguments of `purestep.compile`."""
 
     capture: Capture = "auto"
     """How the graph is found."""
+    donate: bool = False
+    """Write the new state into the memory of the old one; should a step fail half-way, there is no state before it to save."""
+    mode: Mode = "default"
+    """reduce-overhead replays the step on a CUDA device as a CUDA graph; it needs donate."""
     on_recompile: OnRecompile = "warn"
     """What happens when other shapes need another graph."""
     backend: Backend = "inductor"

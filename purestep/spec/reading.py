@@ -143,6 +143,10 @@ def _contradictions(spec: Spec) -> list[Problem]:
             "fp16 needs dynamic_loss_scale first in update",
         ),
     }
+    settings = spec.runtime.compile
+    if settings is not None:
+        rules["/runtime/compile/donate"] = (settings.donate and settings.capture == "dynamo", 'capture "dynamo" cannot donate; use "trace"')
+        rules["/runtime/compile/mode"] = (settings.mode == "reduce-overhead" and not settings.donate, "reduce-overhead needs donate")
     return [Problem("PS108", pointer, message) for pointer, (broken, message) in rules.items() if broken]
 
 

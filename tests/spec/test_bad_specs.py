@@ -93,6 +93,8 @@ CASES = [
     ({f"{UPDATE}/learning_rate": 1e-3}, "PS108", "/strategy/schedule", "no part of update takes it"),
     ({"validation/every_n_steps": 5}, "PS108", "/validation/every_n_epochs", "not both"),
     ({"dataset/validation_split": GONE}, "PS108", "/validation", "nothing to validate on"),
+    ({"runtime/compile": {"capture": "dynamo", "donate": True}}, "PS108", "/runtime/compile/donate", "cannot donate"),
+    ({"runtime/compile": {"mode": "reduce-overhead"}}, "PS108", "/runtime/compile/mode", "needs donate"),
     ({"runtime/precision": "fp16"}, "PS108", "/runtime/precision", "dynamic_loss_scale"),
     ({"strategy/model_specs/other": {"cls_path": "a.B"}}, "PS108", "/strategy/model_specs", "several models"),
     ({"strategy/loss/0/weight": 0, "strategy/loss/1/weight": 0}, "PS108", "/strategy/loss", "weights"),

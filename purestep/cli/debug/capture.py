@@ -56,7 +56,7 @@ def _captured(ready: Any, settings: "CompileSettings", count: int) -> list[dict[
 
     training, batches = ready.pieces.training, ready.pieces.batches
     # every capture is wanted, so none is warned about or refused
-    step = compile(training.step, capture=settings.capture, on_recompile="ignore", backend=settings.backend)
+    step = compile(training.step, **settings.model_copy(update={"on_recompile": "ignore"}).model_dump())
     state, _ = first_state(ready.spec, training, ready.device)
     graphs: list[dict[str, Any]] = []
     for number in range(count):
@@ -75,5 +75,6 @@ def _lines(graphs: list[dict[str, Any]], count: int, settings: "CompileSettings"
             f"{graph['compile_seconds']:.2f} s"
         )
         lines += [f"         reads {read}" for read in graph["host_reads"]]
+        lines += [f"         {graph['replay']}"] if graph["replay"] else []
     many = "" if len(graphs) == 1 else "; batches of few sizes need few graphs, and on_recompile says what a run does about another one"
     return [*lines, f"{len(graphs)} graph{'' if len(graphs) == 1 else 's'} for {count} batch{'' if count == 1 else 'es'}{many}"]
