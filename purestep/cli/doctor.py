@@ -54,7 +54,7 @@ def examine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "packages": {name: _version(name) for name in (*PACKAGES, *EXTRAS)},
         "devices": _devices(),
-        "driver": _driver(),
+        "driver": driver(),
         "compilers": {name: shutil.which(name) for name in COMPILERS},
         "disk": f"{shutil.disk_usage('.').free / 2**30:.1f} GiB free in {os.getcwd()}",
         "environment": settings_in(os.environ),
@@ -79,7 +79,8 @@ def driver_of(text: str) -> str | None:
     return None if found is None else found[0]
 
 
-def _driver() -> str | None:
+def driver() -> str | None:
+    """The version of NVIDIA's driver, which says which CUDA a torch may be built for; None without one."""
     try:
         with open(_DRIVER, encoding="utf-8", errors="replace") as file:
             return driver_of(file.readline())

@@ -6,7 +6,9 @@ import re
 
 from ..errors import CheckpointSaveError
 
-_OF_A_START = re.compile(r"spec\.json|run\.json|status\.json|metrics\.jsonl|git\.patch|crash|crash-rank\d+\.txt|ranks|checkpoints")
+_OF_A_START = re.compile(
+    r"spec\.json|run\.json|status\.json|metrics\.jsonl|git\.patch|packages\.txt|crash|crash-rank\d+\.txt|ranks|checkpoints"
+)
 """What a run has written when it fails at its beginning."""
 
 

@@ -1,5 +1,6 @@
 """Runs that are rehearsed, cut short, taken up again, or taken up with changes. Runs are tiny: a few frames, three updates."""
 
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -185,6 +186,23 @@ def test_uncommitted_changes_are_in_the_record_of_each_attempt_unless_the_spec_s
     assert b"\n+caf\xe9 = 2\n" in Path("dirty/git.patch").read_bytes()
     resume("dirty", "--set", "strategy.num_steps=2")
     assert Path("dirty/git-1.patch").read_bytes() == Path("dirty/git.patch").read_bytes()
+
+
+def test_every_package_and_the_variables_that_matter_are_in_the_record_without_keys(here, monkeypatch):
+    monkeypatch.setenv("NCCL_DEBUG", "WARN")
+    monkeypatch.setenv("WANDB_API_KEY", "secret")
+    run("--max-steps", 1)
+    installed = Path("run/packages.txt").read_text().splitlines()
+    assert {f"{name}=={importlib.metadata.version(name)}" for name in ("torch", "pytest")} <= set(installed)
+    assert len(installed) == len(set(installed))
+    assert {"NCCL_DEBUG": "WARN", "WANDB_API_KEY": "(set)"}.items() <= record()["environment"].items()
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    resume("run", "--set", "strategy.num_steps=2")
+    assert record()["attempts"][0]["environment"]["NCCL_DEBUG"] == "INFO"
+    assert not Path("run/packages-1.txt").exists()  # nothing was installed meanwhile
+    Path("run/packages.txt").write_text("torch==0.1\n")
+    resume("run", "--set", "strategy.num_steps=3")
+    assert Path("run/packages-2.txt").read_text().splitlines() == installed
 
 
 def test_large_changes_are_cut_and_say_so(here, monkeypatch):

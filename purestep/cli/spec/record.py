@@ -9,11 +9,11 @@ import platform
 import subprocess
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distributions, version
 from typing import TYPE_CHECKING, Any
 
 from .. import documents
-from ..doctor import EXTRAS, PACKAGES
+from ..doctor import EXTRAS, PACKAGES, driver, settings_in
 
 if TYPE_CHECKING:
     from ...spec.building import Pieces
@@ -23,6 +23,7 @@ FILE = "run.json"
 _PATIENCE = 10  # seconds, for git in a large tree
 _PATCH = "git.patch"
 _PATCH_BYTES = 1_000_000
+_INSTALLED = "packages.txt"
 _CUT = b"\n... cut here: the changes are larger than %d bytes\n"
 
 
@@ -36,6 +37,8 @@ def describe_run(spec: "Spec", path: str, overrides: Sequence[str]) -> dict[str,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": {name: found for name in (*PACKAGES, *EXTRAS) if (found := _version(name)) is not None},
+        "driver": driver(),
+        "environment": settings_in(os.environ),
         "git": describe_code(os.getcwd()),
         "command": sys.argv,
         "spec": os.path.abspath(path),
@@ -62,6 +65,26 @@ def write_changes(run_dir: str, directory: str, spec: "Spec", name: str = _PATCH
     if changes:
         with open(os.path.join(run_dir, name), "wb") as file:
             file.write(changes if len(changes) <= _PATCH_BYTES else changes[:_PATCH_BYTES] + _CUT % _PATCH_BYTES)
+
+
+def write_installed(run_dir: str, name: str = _INSTALLED) -> None:
+    """Write every installed distribution with its version, a line each, as pip reads it; nothing if an earlier such file says the same."""
+    found = {(one.metadata["Name"], one.version) for one in distributions() if one.metadata["Name"]}
+    text = "".join(f"{distribution}=={known}\n" for distribution, known in sorted(found, key=lambda pair: (pair[0].lower(), pair[1])))
+    if text not in _installed_before(run_dir):
+        with open(os.path.join(run_dir, name), "w", encoding="utf-8") as file:
+            file.write(text)
+
+
+def _installed_before(run_dir: str) -> list[str]:
+    """What earlier attempts wrote."""
+    stem, ending = os.path.splitext(_INSTALLED)
+    texts = []
+    for name in os.listdir(run_dir):
+        if name.startswith(stem) and name.endswith(ending):
+            with open(os.path.join(run_dir, name), encoding="utf-8") as file:
+                texts.append(file.read())
+    return texts
 
 
 def _git(directory: str, *words: str) -> str | None:
@@ -114,10 +137,16 @@ def _data(batches: Any) -> dict[str, Any]:
 
 
 def add_attempt(run_dir: str, spec: "Spec", **facts: Any) -> None:
-    """Note that the run was taken up again, and how; the changes of the code then are in `git-1.patch`, and so on."""
+    """Note that the run was taken up again, and how; the changes of the code then are in `git-1.patch`, and so on.
+
+    Packages are written, in `packages-1.txt`, if they are not those of an earlier attempt.
+    """
     earlier = read(run_dir).get("attempts", [])
-    write_changes(run_dir, os.getcwd(), spec, f"git-{len(earlier) + 1}.patch")
-    add(run_dir, attempts=[*earlier, {"command": sys.argv, "git": describe_code(os.getcwd()), **facts}])
+    number = len(earlier) + 1
+    write_changes(run_dir, os.getcwd(), spec, f"git-{number}.patch")
+    write_installed(run_dir, f"packages-{number}.txt")
+    here = {"command": sys.argv, "git": describe_code(os.getcwd()), "driver": driver(), "environment": settings_in(os.environ)}
+    add(run_dir, attempts=[*earlier, {**here, **facts}])
 
 
 def add(run_dir: str, **facts: Any) -> None:

@@ -63,6 +63,7 @@ def command(path: str, overrides: tuple[str, ...], run_dir: str | None, max_step
     from ...spec.trust import check_names
     from .documents_of_specs import read
     from .granting import find_modules_here, granted
+    from .labels import check_labels
     from .ranks import check_started_as_asked, joined
     from .sinks import check_installed
 
@@ -74,6 +75,7 @@ def command(path: str, overrides: tuple[str, ...], run_dir: str | None, max_step
     if missing := missing_paths(spec):
         raise Refusal("\n".join(f"PS304 {pointer}: there is no {store}" for pointer, store in missing), ExitCode.PATH)
     check_installed(spec)
+    check_labels(spec, path)
     if shorter := _shortened(spec, max_steps):
         overrides = (*overrides, *shorter)
         spec = read(path, overrides)
@@ -118,7 +120,7 @@ def _found(directory: str) -> str:
 def _make_directory(spec: "Spec", path: str, overrides: tuple[str, ...], begun: bool) -> None:
     from ...spec.failed_starts import is_in_use
     from ...spec.reading import document_of
-    from .record import describe_run, write_changes
+    from .record import describe_run, write_changes, write_installed
 
     directory = spec.output.run_dir
     if begun:
@@ -130,6 +132,7 @@ def _make_directory(spec: "Spec", path: str, overrides: tuple[str, ...], begun: 
     documents.write(os.path.join(directory, "spec.json"), document_of(spec))
     documents.write(os.path.join(directory, "run.json"), describe_run(spec, path, overrides))
     write_changes(directory, os.getcwd(), spec)
+    write_installed(directory)
 
 
 def _shortened(spec: "Spec", max_steps: int | None) -> tuple[str, ...]:
