@@ -124,7 +124,8 @@ def example_params(dtype=torch.float64):
 
 def quadratic(params):
     """Half the squared distance of every element from 0.3."""
-    return sum((((p.double() - 0.3) ** 2).sum() for p in tree.leaves(params)), torch.zeros((), dtype=torch.float64)) / 2
+    leaves = tree.leaves(params) or [torch.zeros(0)]
+    return sum(((p.double() - 0.3) ** 2).sum() for p in leaves) / 2
 
 
 def gradient(params):
