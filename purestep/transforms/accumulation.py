@@ -84,17 +84,20 @@ def accumulate(
     that of the whole window, however ragged its batches are. While it waits, everything after it in the chain, counts included,
     stays as it is. A window whose weight is 0 is let go without an update.
 
+    Parts after it see the window's updates with the `value` of its last batch.
+
     Args:
         every: Batches in a window, at least 1; or a function of the number of windows emitted so far.
-        last: What becomes of a window that the epoch's end leaves incomplete: `"partial"` emits the mean over what is there,
-            `"carry"` goes on filling it in the next epoch, `"drop"` empties it.
+        last: What becomes of a window that the epoch's end leaves incomplete: `"partial"` emits the mean over what is there, `"carry"` goes
+            on filling it in the next epoch, `"drop"` empties it.
         reduction: "sum" hands on the plain sum of the window's updates, whatever their denominators.
         accumulator_dtype: Of the sums; the gradients' own, but at least float32, by default.
 
-    Parts after it see the window's updates with the `value` of its last batch.
-
     Raises:
         ValueError: If an argument is out of its range.
+
+    Reference:
+        optax 0.2.8 `MultiSteps(every_k_schedule)`, which weighs all batches alike; the denominators, `last` and `"sum"` are ours.
     """
     if not callable(every):
         check_whole("accumulate", at_least(1), every=every)

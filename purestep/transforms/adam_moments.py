@@ -41,8 +41,8 @@ def scale_by_adam(
     Args:
         b1: Decay of the mean, in [0, 1).
         b2: Decay of the squares, in [0, 1).
-        eps: Added outside the root; torch's `eps`.
-        eps_root: Added inside the root, which keeps derivatives through the update finite.
+        eps: Added outside the root, in the units of the updates; torch's `eps`. Not negative.
+        eps_root: Added inside the root, which keeps derivatives through the update finite. Not negative.
         mu_dtype: Storage of `m`; float32 or wider by default.
         nesterov: Use `b1 m / (1 - b1^(t+1)) + (1 - b1) u / (1 - b1^t)` in place of `m^` (Dozat, without his schedule of momentum).
 

@@ -52,15 +52,15 @@ def scale_by_amsgrad(
     Args:
         b1: Decay of the mean, in [0, 1).
         b2: Decay of the squares, in [0, 1).
-        eps: Added outside the root.
-        eps_root: Added inside the root.
+        eps: Added outside the root. Not negative.
+        eps_root: Added inside the root. Not negative.
         mu_dtype: Storage of the mean; float32 or wider by default.
         bias_correction_mu: False leaves the mean as it is, as in the paper.
         bias_correction_nu: False leaves the squares as they are, as in the paper.
         convention: "torch" takes the maximum before the bias correction, as `torch.optim.Adam(amsgrad=True)` does.
 
     Reference:
-        Reddi et al., "On the convergence of Adam and beyond", 2018, Algorithm 2, which has no bias correction.
+        Reddi et al., "On the convergence of Adam and beyond", 2018, Algorithm 2, which has no bias correction. arXiv:1904.09237
     """
     check_numbers("scale_by_amsgrad", DECAY, b1=b1, b2=b2)
     check_numbers("scale_by_amsgrad", NOT_NEGATIVE, eps=eps, eps_root=eps_root)
@@ -106,8 +106,8 @@ def scale_by_radam(
     Args:
         b1: Decay of the mean, in [0, 1).
         b2: Decay of the squares, in [0, 1).
-        eps: Added to the root.
-        eps_root: Added inside the root.
+        eps: Added to the root. Not negative.
+        eps_root: Added inside the root. Not negative.
         threshold: Degrees of freedom from which on the squares are trusted.
         nesterov: Look ahead as in `scale_by_adam`.
         convention: "torch" adds eps to the root before its bias correction, `sqrt(v) + eps`, as `torch.optim.RAdam` does.
@@ -168,8 +168,8 @@ def scale_by_nadam(
     Args:
         b1: Decay of the mean, in [0, 1).
         b2: Decay of the squares, in [0, 1).
-        eps: Added outside the root.
-        momentum_decay: Speed of the schedule.
+        eps: Added outside the root. Not negative.
+        momentum_decay: Speed of the schedule. Not negative.
         mu_dtype: Storage of the mean; float32 or wider by default.
 
     Reference:

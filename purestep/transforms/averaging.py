@@ -30,6 +30,10 @@ def ema(decay: float, debias: bool = True, accumulator_dtype: torch.dtype | None
         decay: In [0, 1).
         debias: Divide by `1 - decay^t`.
         accumulator_dtype: Storage of the mean; float32 or wider by default.
+
+    Reference:
+        optax 0.2.8 `ema`. The correction is Adam's: Kingma and Ba, "Adam: a method for stochastic optimization", 2015, section 3.
+        arXiv:1412.6980
     """
     check_numbers("ema", DECAY, decay=decay)
 

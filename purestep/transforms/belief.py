@@ -32,8 +32,10 @@ def scale_by_belief(
         m <- b1 m + (1 - b1) u;    s <- b2 s + (1 - b2) (u - m)^2 + eps_root;    u <- m^ / (sqrt(s^) + eps)
 
     Args:
+        b1: Decay of the mean, in [0, 1).
+        b2: Decay of the squared deviations, in [0, 1).
         eps: Added outside the root.
-        eps_root: Added to `s` at every update, so that it piles up to `eps_root / (1 - b2)`, as in the paper.
+        eps_root: Added to `s` at every update, so that it piles up to `eps_root / (1 - b2)`, as in the paper. Not negative.
         nesterov: Look ahead, see `corrected_mean`.
 
     Reference:

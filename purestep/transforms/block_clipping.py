@@ -21,6 +21,9 @@ Layout = Literal["in_out", "out_in"]
 def clip_by_block_rms(threshold: float) -> GradientTransform:
     """Shrink each leaf to a root mean square of at most `threshold`: `u <- u / max(1, rms(u) / threshold)`.
 
+    Args:
+        threshold: Largest root mean square, in the units of the updates. Not negative.
+
     Reference:
         Shazeer and Stern, "Adafactor", 2018, section 6, Algorithm 4's clipping threshold d. arXiv:1804.04235
     """
@@ -29,7 +32,14 @@ def clip_by_block_rms(threshold: float) -> GradientTransform:
 
 
 def clip_by_leaf_norm(max_norm: float) -> GradientTransform:
-    """Shrink each leaf to a Euclidean norm of at most `max_norm`, whatever the other leaves are."""
+    """Shrink each leaf to a Euclidean norm of at most `max_norm`, whatever the other leaves are.
+
+    Args:
+        max_norm: Largest norm of a leaf, in the units of the updates. Not negative.
+
+    Reference:
+        `clip_by_global_norm` for each leaf by itself; optax 0.2.8 has no such transform.
+    """
     check_numbers("clip_by_leaf_norm", LIMIT, max_norm=max_norm)
     return stateless(lambda updates, params: tree.map(lambda u: _shrunk(u, block_norm(u), max_norm), updates), "clip_by_leaf_norm")
 
@@ -74,8 +84,8 @@ def adaptive_grad_clip(
     """Bound the norm of each unit's update by a fraction of the norm of its parameters: `|u_i| <= clipping max(|p_i|, eps)`.
 
     Args:
-        clipping: Largest ratio of the two norms.
-        eps: Smallest norm that a unit's parameters count as, so that zeros can move.
+        clipping: Largest ratio of the two norms. Not negative.
+        eps: Smallest norm that a unit's parameters count as, in their units, so that zeros can move. Not negative.
         axis: Dimensions to sum over in place of those that `layout` gives.
         layout: See `unitwise_norm`. The default is optax's; the weights of torch's modules are "out_in".
 

@@ -30,9 +30,9 @@ def scale_by_trust_ratio(min_norm: float = 0.0, trust_coefficient: float = 1.0, 
     Where either norm is 0 the leaf stays as it is.
 
     Args:
-        min_norm: Smaller norms count as this much.
-        trust_coefficient: Factor on the ratio.
-        eps: Added to the norm of the update.
+        min_norm: Smaller norms count as this much. Not negative.
+        trust_coefficient: Factor on the ratio. Not negative.
+        eps: Added to the norm of the update. Not negative.
 
     Reference:
         You et al., "Large batch optimization for deep learning: training BERT in 76 minutes", 2020, Algorithm 2. arXiv:1904.00962
@@ -49,13 +49,28 @@ def scale_by_trust_ratio(min_norm: float = 0.0, trust_coefficient: float = 1.0, 
 
 
 def scale_by_param_block_norm(min_scale: float = 1e-3) -> GradientTransform:
-    """Multiply each leaf by the norm of its parameters, at least `min_scale`."""
+    """Multiply each leaf by the norm of its parameters, at least `min_scale`.
+
+    Args:
+        min_scale: Smallest factor, in the units of the parameters. Not negative.
+
+    Reference:
+        optax 0.2.8 `scale_by_param_block_norm`.
+    """
     check_numbers("scale_by_param_block_norm", NOT_NEGATIVE, min_scale=min_scale)
     return _with_params(lambda update, param: update * block_norm(param, min_scale), "scale_by_param_block_norm")
 
 
 def scale_by_param_block_rms(min_scale: float = 1e-3) -> GradientTransform:
-    """Multiply each leaf by the root mean square of its parameters, at least `min_scale`."""
+    """Multiply each leaf by the root mean square of its parameters, at least `min_scale`.
+
+    Args:
+        min_scale: Smallest factor, in the units of the parameters. Not negative.
+
+    Reference:
+        Shazeer and Stern, "Adafactor: adaptive learning rates with sublinear memory cost", 2018, section 8 (relative steps).
+        arXiv:1804.04235. optax 0.2.8 `scale_by_param_block_rms`.
+    """
     check_numbers("scale_by_param_block_rms", NOT_NEGATIVE, min_scale=min_scale)
     return _with_params(lambda update, param: update * block_rms(param, min_scale), "scale_by_param_block_rms")
 
@@ -69,7 +84,15 @@ def _with_params(fn: Callable[[Tensor, Tensor], Tensor], name: str) -> GradientT
 
 
 def normalize_by_update_norm(scale_factor: float = 1.0, eps: float = 1e-6) -> GradientTransform:
-    """Give the updates a joint norm of about `scale_factor`: `u <- scale_factor u / (|u| + eps)`."""
+    """Give the updates a joint norm of about `scale_factor`: `u <- scale_factor u / (|u| + eps)`.
+
+    Args:
+        scale_factor: The norm afterwards, in the units of the parameters; finite.
+        eps: Added to the norm. Not negative.
+
+    Reference:
+        optax 0.2.8 `normalize_by_update_norm`.
+    """
     check_numbers("normalize_by_update_norm", FINITE, scale_factor=scale_factor)
     check_numbers("normalize_by_update_norm", NOT_NEGATIVE, eps=eps)
 

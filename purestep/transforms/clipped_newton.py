@@ -29,7 +29,7 @@ def hutchinson_estimator_diag_hessian(key: int = 0) -> GradientTransform:
     Needs `obj_fn`, the loss as a function of the parameters alone.
 
     Args:
-        key: Start of the random stream.
+        key: Start of the random stream; any whole number.
 
     Reference:
         Bekas et al., "An estimator for the diagonal of a matrix", 2007. Liu et al., "Sophia", 2023, Algorithm 1.
@@ -84,10 +84,13 @@ def scale_by_sophia(
         m <- b1 m + (1 - b1) u;    every `update_interval` updates, after use:  h <- b2 h + (1 - b2) estimate
 
     Args:
-        gamma: Scales the curvature; larger clips less.
-        clip_threshold: `c`; None does not clip.
-        update_interval: Updates between two estimates. In one captured graph the estimate is computed at every update and used at
-            these, so it does not save time.
+        b1: Decay of the mean, in [0, 1).
+        b2: Decay of the mean of estimates, in [0, 1).
+        eps: Floor of the scaled curvature. Not negative.
+        gamma: Scales the curvature; larger clips less. Positive.
+        clip_threshold: `c`, in the units of the parameters. Positive; None does not clip.
+        update_interval: Updates between two estimates; at least 1. In one captured graph the estimate is computed at every update and used
+            at these, so it does not save time.
         hessian_diagonal_fn: Transform whose updates are the estimates; `hutchinson_estimator_diag_hessian()` by default.
         mu_dtype: Storage of `m`; float32 or wider by default.
 

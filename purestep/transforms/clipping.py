@@ -25,6 +25,9 @@ def clip(max_delta: ScalarOrSchedule) -> GradientTransform:
 
     Args:
         max_delta: Largest magnitude, in the units of the updates; a number or a schedule. Not negative.
+
+    Reference:
+        optax 0.2.8 `clip`; `torch.nn.utils.clip_grad_value_`.
     """
     check_schedulable("clip", LIMIT, max_delta=max_delta)
 
@@ -64,7 +67,8 @@ def clip_by_global_norm(max_norm: ScalarOrSchedule, *, eps: float = 0.0) -> Grad
 
     Args:
         max_norm: Largest allowed norm, in the units of the updates; a number or a schedule. Not negative.
-        eps: 1e-6 gives `torch.nn.utils.clip_grad_norm_`, bit for bit in the formula; optax and the paper have 0.
+        eps: Added to the norm. Not negative. 1e-6 gives `torch.nn.utils.clip_grad_norm_`, bit for bit in the formula; optax and the paper
+            have 0.
 
     Reference:
         Pascanu et al., "On the difficulty of training recurrent neural networks", 2013, Algorithm 1. arXiv:1211.5063

@@ -31,8 +31,8 @@ def scale_by_cocob(alpha: float = 100.0, eps: float = 1e-8) -> GradientTransform
         p <- p0 + C / (L max(G + L, alpha L)) (L + R)
 
     Args:
-        alpha: Holds back the first bets.
-        eps: First value of `L`.
+        alpha: Holds back the first bets. Not negative; the paper has 100.
+        eps: First value of `L`, in the units of the updates. Not negative.
 
     Reference:
         Orabona and Tommasi, "Training deep networks without learning rates through coin betting", 2017, Algorithm 2 (COCOB-Backprop).

@@ -27,9 +27,11 @@ def conditionally_transform(
 
     Args:
         inner: Any transform. It runs every time; what it returns is taken or left.
-        should_transform_fn: `fn(step) -> 0-d bool tensor`, with the number of calls so far; `fn(step, **extra)` with
-            `forward_extra_args`.
+        should_transform_fn: `fn(step) -> 0-d bool tensor`, with the number of calls so far; `fn(step, **extra)` with `forward_extra_args`.
         forward_extra_args: Whether the condition sees the extra arguments of `update`.
+
+    Reference:
+        optax 0.2.8 `conditionally_transform`.
     """
     return _conditional(inner, should_transform_fn, forward_extra_args, lambda u: u, "conditionally_transform")
 
@@ -37,7 +39,16 @@ def conditionally_transform(
 def conditionally_mask(
     inner: GradientTransform, should_transform_fn: Callable[..., Tensor], forward_extra_args: bool = False
 ) -> GradientTransform:
-    """Apply `inner` where a condition holds, else emit zeros; arguments as in `conditionally_transform`."""
+    """Apply `inner` where a condition holds, else emit zeros; arguments as in `conditionally_transform`.
+
+    Args:
+        inner: Any transform. It runs every time; what it returns is taken or left.
+        should_transform_fn: `fn(step) -> 0-d bool tensor`, with the number of calls so far; `fn(step, **extra)` with `forward_extra_args`.
+        forward_extra_args: Whether the condition sees the extra arguments of `update`.
+
+    Reference:
+        optax 0.2.8 `conditionally_mask`.
+    """
     return _conditional(inner, should_transform_fn, forward_extra_args, lambda u: torch.full_like(u, -0.0), "conditionally_mask")
 
 

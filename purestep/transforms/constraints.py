@@ -25,7 +25,11 @@ class ZeroNansState(NamedTuple):
 
 
 def zero_nans() -> GradientTransform:
-    """Replace NaN by 0; infinity stays. `skip_nonfinite` is the safer answer to both."""
+    """Replace NaN by 0; infinity stays. `skip_nonfinite` is the safer answer to both.
+
+    Reference:
+        optax 0.2.8 `zero_nans`.
+    """
 
     def init(params: Tree) -> ZeroNansState:
         return ZeroNansState(tree.map(lambda p: torch.zeros((), dtype=torch.bool, device=p.device), params))
@@ -38,7 +42,12 @@ def zero_nans() -> GradientTransform:
 
 
 def keep_params_nonnegative() -> GradientTransform:
-    """Shorten each step so that no parameter becomes negative: `u <- max(u, -p)`. Stands last in a chain."""
+    """Shorten each step so that no parameter becomes negative: `u <- max(u, -p)`. Stands last in a chain.
+
+    Reference:
+        optax 0.2.8 `keep_params_nonnegative`: a projected step, as in Bertsekas, "On the Goldstein-Levitin-Polyak gradient projection
+        method", 1976.
+    """
 
     def call(updates: Tree, params: Tree) -> Tree:
         leaves, structure = tree.flatten(updates)

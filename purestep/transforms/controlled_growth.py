@@ -29,7 +29,11 @@ def scale_by_yogi(
     """Divide the running mean by slowly growing squares: `v <- v - (1 - b2) sign(v - u^2) u^2; u <- m^ / (sqrt(v^ + eps_root) + eps)`.
 
     Args:
-        initial_accumulator_value: What both moments start from.
+        b1: Decay of the mean, in [0, 1).
+        b2: Decay of the squares, in [0, 1): an update changes them by `1 - b2` times its own square.
+        eps: Added outside the root, in the units of the updates. Not negative.
+        eps_root: Added inside the root, in the units of squared updates. Not negative.
+        initial_accumulator_value: What both moments start from. Not negative.
 
     Reference:
         Zaheer et al., "Adaptive methods for nonconvex optimization", 2018, Algorithm 2. Corrected for the start as in optax.

@@ -26,8 +26,9 @@ def scale_by_sm3(b1: float = 0.9, b2: float = 1.0, eps: float = 1e-8) -> Gradien
         v = min over dimensions of mu + u^2;    m <- b1 m + (1 - b1) u / sqrt(v + eps);    mu_i <- max of v over the other dimensions
 
     Args:
-        b1: Decay of the mean of results.
-        b2: 1 sums squares; below 1 it takes running means.
+        b1: Decay of the mean of results, in [0, 1).
+        b2: 1 sums squares; below 1, down to 0, it takes running means.
+        eps: Added inside the root, in the units of squared updates. Not negative.
 
     Reference:
         Anil et al., "Memory-efficient adaptive optimization", 2019, Algorithm SM3-II. arXiv:1901.11150

@@ -32,8 +32,8 @@ def add_decayed_weights(weight_decay: ScalarOrSchedule = 0.0, mask: Mask | None 
     After an adaptive scaling this is decoupled decay (AdamW); before it, the L2 term of `torch.optim.SGD(weight_decay=...)`.
 
     Args:
-        weight_decay: A number, which becomes a leaf of the state, or a schedule of the number of updates so far. A learning rate that
-            follows multiplies it, as in torch and optax.
+        weight_decay: A number, which becomes a leaf of the state, or a schedule of the number of updates so far. Not negative. A learning
+            rate that follows multiplies it, as in torch and optax.
         mask: Which leaves decay; all by default.
 
     Reference:

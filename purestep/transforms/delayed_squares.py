@@ -45,6 +45,10 @@ def scale_by_adopt(
     The first update only starts `v` and moves nothing.
 
     Args:
+        b1: Decay of the mean of normalized updates, in [0, 1).
+        b2: Decay of the squares, in [0, 1).
+        eps: Floor of the root, in the units of the updates. Not negative.
+        mu_dtype: Storage of `m`; float32 or wider by default.
         nesterov: Mix the normalized update into the mean once more.
         use_clipping: Bound the normalized updates.
         clip_value_fn: The bound as a function of the number of updates so far.
@@ -99,6 +103,12 @@ def scale_by_acprop(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-16, eps_
         u <- u / (sqrt(s^) + eps);    s <- b2 s + (1 - b2) (u - m)^2 + eps_root;    m <- b1 m + (1 - b1) u
 
     `s^` is `s` before this update, corrected for its start; 1 at the first.
+
+    Args:
+        b1: Decay of the mean, in [0, 1).
+        b2: Decay of the squared deviations, in [0, 1).
+        eps: Added outside the root, in the units of the updates. Not negative.
+        eps_root: Added to `s` at every update, in the units of squared updates. Not negative.
 
     Reference:
         Zhuang et al., "Momentum centering and asynchronous update for adaptive gradient methods", 2021, Algorithm 3.

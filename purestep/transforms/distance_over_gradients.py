@@ -38,8 +38,9 @@ def scale_by_dog(
     """Multiply by the largest distance from the start so far, over the root of the sum of squared norms: `u <- u r / sqrt(G + eps)`.
 
     Args:
-        init_step: How the first step is found: `("distance", r)` gives the first distance, `("heuristic", a)` makes it
-            `a (1 + |p0|)`, `("learning_rate", x)` multiplies the first update by `x`.
+        init_step: How the first step is found: `("distance", r)` gives the first distance, `("heuristic", a)` makes it `a (1 + |p0|)`,
+            `("learning_rate", x)` multiplies the first update by `x`. Each number positive.
+        eps: Added to the sum of squares. Not negative.
 
     Raises:
         ValueError: If the kind of first step is unknown.
@@ -95,7 +96,8 @@ def scale_by_dowg(init_estim_sq_dist: float | None = None, eps: float = 1e-4) ->
         r <- max(r, |p - p0|^2);    G <- G + r |u|^2;    u <- u r / (sqrt(G) + eps)
 
     Args:
-        init_estim_sq_dist: Squared distance at the start; `eps` by default.
+        init_estim_sq_dist: Squared distance at the start, in the units of squared parameters. Positive; `eps` by default.
+        eps: Added to the root of the sum. Positive.
 
     Reference:
         Khaled et al., "DoWG unleashed: an efficient universal parameter-free gradient descent method", 2023, Algorithm 1.
@@ -134,8 +136,9 @@ def scale_by_distance_over_gradients(reps_rel: float = 1e-6, eps: float = 1e-8, 
     """Do as `scale_by_dog` for each leaf by itself: `u <- global_scale u r / sqrt(G + eps)`.
 
     Args:
-        reps_rel: The first distance is `reps_rel (1 + |p0|)`.
-        global_scale: Factor on all.
+        reps_rel: The first distance is `reps_rel (1 + |p0|)`. Positive.
+        eps: Added to the sum of squares. Not negative.
+        global_scale: Factor on all; finite.
 
     Reference:
         Ivgi et al., "DoG is SGD's best friend", 2023, section 3.3 (L-DoG). arXiv:2302.12022

@@ -38,8 +38,9 @@ def scale_by_madgrad(learning_rate: ScalarOrSchedule, momentum: float = 0.9, eps
         s <- s + l u;    v <- v + l u^2;    z = p0 - s / (v^(1/3) + eps);    p <- momentum p + (1 - momentum) z
 
     Args:
-        learning_rate: Number or schedule; already contained in the updates.
-        momentum: Share of the old parameters.
+        learning_rate: Number or schedule; already contained in the updates. Not negative.
+        momentum: Share of the old parameters, in [0, 1).
+        eps: Added to the learning rate and to the cube root. Not negative.
 
     Reference:
         Defazio and Jelassi, "Adaptivity without compromise: a momentumized, adaptive, dual averaged gradient method for stochastic

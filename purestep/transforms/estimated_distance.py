@@ -56,10 +56,13 @@ def prodigy(
         m <- b1 m + (1 - b1) d u;    v <- b2 v + (1 - b2) (d u)^2;    u <- -s (weight_decay p + m / (sqrt(v) + d eps))
 
     Args:
-        learning_rate: Factor on the estimate: 1, or a schedule that ends low.
-        beta3: Decay of the estimate; `sqrt(b2)` by default.
-        estim_lr0: Estimate at the start; small.
-        estim_lr_coef: Factor on later estimates.
+        learning_rate: Factor on the estimate: 1, or a schedule that ends low. Not negative.
+        betas: Decay of the means of gradients and of squares, each in [0, 1).
+        beta3: Decay of the estimate, in [0, 1); `sqrt(b2)` by default.
+        eps: Added to the root, times `d`. Not negative.
+        estim_lr0: Estimate at the start; small and positive.
+        estim_lr_coef: Factor on later estimates. Positive.
+        weight_decay: Decoupled, times the step; number or schedule. Not negative.
         safeguard_warmup: Leave `learning_rate` and the corrections out of `g`, which helps with a warm-up.
 
     Reference:
@@ -159,8 +162,11 @@ def dadapt_adamw(
         g <- b g + (1 - b) s u;    d <- max(d, r / ((1 - b) |g|_1));    u <- -weight_decay s p - m / (sqrt(v) + eps)
 
     Args:
-        learning_rate: Factor on the estimate: 1, or a schedule that ends low.
-        estim_lr0: Estimate at the start; small.
+        learning_rate: Factor on the estimate: 1, or a schedule that ends low. Not negative.
+        betas: Decay of the means of gradients and of squares, each in [0, 1).
+        eps: Added to the root, in the units of the gradients. Not negative.
+        estim_lr0: Estimate at the start; small and positive.
+        weight_decay: Decoupled, times the step; number or schedule. Not negative.
 
     Reference:
         Defazio and Mishchenko, "Learning-rate-free learning by D-Adaptation", 2023, Algorithm 5. arXiv:2301.07733

@@ -25,6 +25,12 @@ def apply_every(k: int = 1) -> GradientTransform:
     """Emit the sum of k updates every k-th time, zeros in between.
 
     Unlike `accumulate` it is no gate: every other part of the chain runs each time, on zeros too.
+
+    Args:
+        k: Updates that are summed into one; at least 1.
+
+    Reference:
+        optax 0.2.8 `apply_every`.
     """
     check_whole("apply_every", at_least(1), k=k)
 

@@ -56,10 +56,10 @@ def scale_by_factored_rms(
 
     Args:
         factored: False keeps every square.
-        decay_rate: Exponent of the growing memory.
+        decay_rate: Exponent of the growing memory. Not negative.
         step_offset: Number of updates that do not count; `t` is at least 1.
-        min_dim_size_to_factor: Smaller matrices keep every square.
-        epsilon: Added to the squares; with "torch" the floor of the estimate's root, and of the mean of the rows.
+        min_dim_size_to_factor: Matrices with a smaller side keep every square; a whole number.
+        epsilon: Added to the squares; with "torch" the floor of the estimate's root, and of the mean of the rows. Not negative.
         convention: "torch" factors the last two dimensions of every leaf that has them, as `torch.optim.Adafactor` does.
 
     Reference:
@@ -138,9 +138,13 @@ def scale_by_relative_step(learning_rate: ScalarOrSchedule, weight_decay: float 
     """Steps of torch's Adafactor: `u <- -max(min_scale, rms(p)) min(learning_rate, 1 / sqrt(t)) u - learning_rate weight_decay p`.
 
     Args:
-        learning_rate: Largest relative step.
-        weight_decay: Decoupled decay; unlike the step it is not relative.
-        min_scale: Smallest scale of a leaf.
+        learning_rate: Largest relative step; number or schedule.
+        weight_decay: Decoupled decay; unlike the step it is not relative. Not negative.
+        min_scale: Smallest scale of a leaf, in the units of the parameters. Not negative.
+
+    Reference:
+        `torch.optim.Adafactor` of torch 2.13. Shazeer and Stern, "Adafactor: adaptive learning rates with sublinear memory cost", 2018,
+        section 8 (relative steps). arXiv:1804.04235
     """
     check_schedulable("scale_by_relative_step", FINITE, learning_rate=learning_rate)
     check_numbers("scale_by_relative_step", NOT_NEGATIVE, weight_decay=weight_decay, min_scale=min_scale)

@@ -10,7 +10,11 @@ def selective_transform(optimizer: GradientTransform, *, freeze_mask: Mask) -> G
     """Run `optimizer` on the leaves where `freeze_mask` is False; the others get zeros and have no state.
 
     Args:
+        optimizer: For the leaves that are not frozen.
         freeze_mask: True means frozen, as in `freeze`.
+
+    Reference:
+        optax 0.2.8 `selective_transform`.
     """
 
     def trained(params: Tree) -> Tree:

@@ -34,8 +34,8 @@ def scale_by_optimistic_gradient(alpha: ScalarOrSchedule = 1.0, beta: ScalarOrSc
     """Extrapolate: `u <- (alpha + beta) u - beta u_last`; the first time `u_last` is `u`.
 
     Args:
-        alpha: Weight of the update; number or schedule.
-        beta: Weight of its change.
+        alpha: Weight of the update; number or schedule, finite.
+        beta: Weight of its change; number or schedule, finite.
 
     Reference:
         Mokhtari et al., "A unified analysis of extra-gradient and optimistic gradient methods for saddle point problems", 2019,
@@ -76,6 +76,13 @@ def scale_by_adan(b1: float = 0.98, b2: float = 0.92, b3: float = 0.99, eps: flo
 
         m <- b1 m + (1 - b1) u;   v <- b2 v + (1 - b2) d;   n <- b3 n + (1 - b3) (u + (1 - b2) d)^2
         u <- (m^ + (1 - b2) v^) / (sqrt(n^ + eps_root) + eps)
+
+    Args:
+        b1: Decay of the mean of updates, in [0, 1).
+        b2: Decay of the mean of their changes, in [0, 1).
+        b3: Decay of the squares, in [0, 1).
+        eps: Added outside the root, in the units of the updates. Not negative.
+        eps_root: Added inside the root, in the units of squared updates. Not negative.
 
     Reference:
         Xie et al., "Adan: adaptive Nesterov momentum algorithm for faster optimizing deep models", 2022, Algorithm 1.

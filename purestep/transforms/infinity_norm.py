@@ -25,6 +25,11 @@ class ScaleByAdamaxState(NamedTuple):
 def scale_by_adamax(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> GradientTransform:
     """Divide the running mean by the decaying maximum: `n <- max(b2 n, |u| + eps); u <- m^ / n`.
 
+    Args:
+        b1: Decay of the mean, in [0, 1).
+        b2: Decay of the maximum, in [0, 1).
+        eps: Added to each magnitude, in the units of the updates. Not negative.
+
     Reference:
         Kingma and Ba, "Adam: a method for stochastic optimization", 2015, Algorithm 2. arXiv:1412.6980. `eps` is added as in torch.
     """

@@ -36,12 +36,15 @@ def inject_hyperparams(
 
     Args:
         inner_factory: Any function that returns a transform. An argument becomes a leaf if its annotation admits a float, or, without
-            annotation, if it is given a float; a function of the count makes it a schedule. Integers and booleans stay, unless
-            the annotation admits a float.
+            annotation, if it is given a float; a function of the count makes it a schedule. Integers and booleans stay, unless the
+            annotation admits a float.
         static_args: Names of arguments to hand on as they are.
 
     Raises:
         ValueError: If a static argument is none of the factory's.
+
+    Reference:
+        optax 0.2.8 `inject_hyperparams`.
     """
     signature = inspect.signature(inner_factory)
     static = {static_args} if isinstance(static_args, str) else set(static_args)

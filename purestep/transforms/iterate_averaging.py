@@ -53,12 +53,12 @@ def schedule_free(
 
     Args:
         base_optimizer: Without momentum, and with the same learning rate.
-        learning_rate: Number or schedule from which the weights come.
-        b1: Above 0, at most 1.
-        weight_lr_power: 0 weighs all updates alike.
+        learning_rate: Number or schedule from which the weights come; finite.
+        b1: Above 0, where `y` would not tell `x` any more, and at most 1.
+        weight_lr_power: 0 weighs all updates alike. Not negative.
         state_dtype: Of `z`; that of the parameters, but at least float32, by default.
-        count_from: The first update has the weight of `schedule(count_from)`. 0 counts as the base optimizer does; 1 is what optax
-            does, where an update of the learning rate 0 still enters the average.
+        count_from: The first update has the weight of `schedule(count_from)`. 0 counts as the base optimizer does; 1 is what optax does,
+            where an update of the learning rate 0 still enters the average.
 
     Reference:
         Defazio et al., "The road less scheduled", 2024, eq. 3 to 5 and section 4. arXiv:2405.15682. The learning rate in the weights

@@ -80,7 +80,7 @@ def scale_by_shampoo(
 
     Args:
         b2: None sums, as in the paper; a number in [0, 1) takes running means, corrected for their start.
-        eps: Added to the eigenvalues, times the identity.
+        eps: Added to the eigenvalues, times the identity. Not negative.
         max_precond_dim: A side that is longer has no preconditioner; the other one then has the power -1/2.
         graft: Give each leaf's result the norm of its update before.
         weight_dimension_numbers: Which dimensions form the matrix, see `dimensions_by_path`; every leaf needs some.
@@ -168,7 +168,10 @@ def scale_by_soap(
     `m^`, `v^` are corrected for their start, as Adam's. The basis begins as the identity, so that the first update is Adam's.
 
     Args:
-        shampoo_beta: Decay `b` of the preconditioners; `b2` by default.
+        b1: Decay of the mean, in [0, 1).
+        b2: Decay of the squares in the basis, in [0, 1).
+        shampoo_beta: Decay `b` of the preconditioners, in [0, 1); `b2` by default.
+        eps: Added outside the root, in the units of the updates. Not negative.
         max_precond_dim: A side that is longer is not rotated.
         weight_dimension_numbers: Which dimensions form the matrix, see `dimensions_by_path`; every leaf needs some.
         layout: Of two-dimensional leaves that this does not speak of.

@@ -37,6 +37,11 @@ def scale_by_novograd(
     `v <- b2 v + (1 - b2) |u|^2` for each leaf, `|u|^2` at the first update.
 
     Args:
+        b1: Decay of the sum, in [0, 1).
+        b2: Decay of the squared norms, in [0, 1).
+        eps: Added outside the root, in the units of the updates. Not negative.
+        eps_root: Added inside the root, in the units of squared updates. Not negative.
+        weight_decay: Times the parameters, added to the normalized update; number or schedule. Not negative.
         mu_dtype: Storage of `m`; float32 or wider by default.
 
     Reference:

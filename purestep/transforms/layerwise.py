@@ -30,8 +30,8 @@ def layerwise_decay(decay: float, pattern_of_depth: Depths, *, first: Sequence[s
 
     Args:
         decay: In (0, 1].
-        pattern_of_depth: A path pattern in which `{depth}` stands for the number of the layer, counted from 0; or a mapping of
-            patterns to numbers; or a function from a path to a number, or None for the head.
+        pattern_of_depth: A path pattern in which `{depth}` stands for the number of the layer, counted from 0; or a mapping of patterns to
+            numbers; or a function from a path to a number, or None for the head.
         first: Patterns of leaves that come before the first layer.
 
     Raises:

@@ -17,6 +17,12 @@ def flatten(inner: GradientTransform) -> GradientTransform:
 
     Whatever `inner` does leaf by leaf (norms, masks, factoring) it then does to the whole. Leaves of different dtypes are widened to
     the widest.
+
+    Args:
+        inner: Transform that sees one vector of all elements.
+
+    Reference:
+        optax 0.2.8 `flatten`.
     """
 
     def joined(whole: Tree) -> Tensor | None:
@@ -43,6 +49,12 @@ def split_real_and_imaginary(inner: GradientTransform) -> GradientTransform:
     """Run `inner` on real tensors: a complex leaf is shown with a last dimension of size 2, as `torch.view_as_real` does.
 
     `torch.optim` treats complex parameters so; without this wrapper the second moments here, as in optax, are of magnitudes.
+
+    Args:
+        inner: Transform that sees real leaves.
+
+    Reference:
+        optax 0.2.8 `contrib.split_real_and_imaginary`, which makes two leaves of a complex one. `torch.view_as_real`.
     """
 
     def real(whole: Tree) -> Tree:

@@ -81,13 +81,13 @@ def scale_by_backtracking_linesearch(
     learning rate before it has turned them round. If no length satisfies, the last is taken, or 0 where the loss is not finite.
 
     Args:
-        max_backtracking_steps: Lengths tried after the first.
-        slope_rtol: Share of the decrease that the slope promises.
-        decrease_factor: From one length to the next.
-        increase_factor: From the length chosen last time to the first one tried now.
-        max_learning_rate: Largest length.
-        atol: Absolute tolerance.
-        rtol: Relative tolerance.
+        max_backtracking_steps: Lengths tried after the first; at least 0.
+        slope_rtol: Share of the decrease that the slope promises, in [0, 1].
+        decrease_factor: From one length to the next, in (0, 1).
+        increase_factor: From the length chosen last time to the first one tried now. Positive.
+        max_learning_rate: Largest length. Positive.
+        atol: Absolute tolerance, in the units of the loss. Not negative.
+        rtol: Relative tolerance. Not negative.
         store_grad: Keep the gradient at the new parameters in the state, which costs one evaluation.
 
     Reference:

@@ -44,12 +44,15 @@ def dynamic_loss_scale(
     batches without one it grows by `growth_factor`. `torch.amp.GradScaler` does the same with the same defaults.
 
     Args:
-        initial_scale: Of the first loss. Powers of two keep gradients exact.
+        initial_scale: Of the first loss, between the other two scales. Powers of two keep gradients exact.
         growth_factor: Above 1.
         backoff_factor: In (0, 1).
-        growth_interval: Finite batches between two growths.
-        min_scale: The scale never falls below it.
+        growth_interval: Finite batches between two growths; at least 1.
+        min_scale: The scale never falls below it. Positive.
         max_scale: The scale never rises above it.
+
+    Reference:
+        Micikevicius et al., "Mixed precision training", 2018, section 3.2. arXiv:1710.03740. `torch.amp.GradScaler`.
     """
     check_numbers("dynamic_loss_scale", GROWING, growth_factor=growth_factor)
     check_numbers("dynamic_loss_scale", SHRINKING, backoff_factor=backoff_factor)

@@ -54,9 +54,9 @@ def scale_by_galore(
 
     Args:
         rank: Number of directions; at least 1.
-        update_proj_gap: Updates between two choices of `P`. In one captured graph the decomposition is computed at every update and
-            used at these, so a gap keeps the moments' basis fixed and does not save time.
-        scale: The paper's alpha.
+        update_proj_gap: Updates between two choices of `P`; at least 1. In one captured graph the decomposition is computed at every update
+            and used at these, so a gap keeps the moments' basis fixed and does not save time.
+        scale: The paper's alpha; finite.
         base_optimizer: `scale_by_adam()` by default. It does not see the parameters.
         weight_dimension_numbers: Which leaves are projected, and how they form a matrix, see `dimensions_by_path`.
         layout: Of two-dimensional leaves that this does not speak of. It decides which side of a square matrix is projected.

@@ -52,9 +52,10 @@ def momo(
     Needs `value`, the loss of the step.
 
     Args:
-        learning_rate: Largest step size.
-        beta: Decay of the means.
-        lower_bound: Of the loss.
+        learning_rate: Largest step size; number or schedule. Not negative.
+        beta: Decay of the means, in [0, 1).
+        lower_bound: Of the loss, in its units; finite.
+        weight_decay: Decoupled, times the learning rate; number or schedule. Not negative.
         adapt_lower_bound: Raise the bound as the model learns of a higher one.
 
     Reference:
@@ -93,10 +94,16 @@ def momo_adam(
     and both `learning_rate` and the bound corrected by `1 - b1^t`.
 
     Args:
-        learning_rate: Largest step size.
+        learning_rate: Largest step size; number or schedule. Not negative.
+        b1: Decay of the means of gradients and losses, in [0, 1).
+        b2: Decay of the squares, in [0, 1).
+        eps: Added to the root, in the units of the gradients. Not negative.
+        lower_bound: Of the loss, in its units; finite.
+        weight_decay: Decoupled, times the learning rate; number or schedule. Not negative.
+        adapt_lower_bound: Raise the bound as the model learns of a higher one.
 
     Reference:
-        As `momo`, Algorithm 2.
+        Schaipp et al., "MoMo: momentum models for adaptive learning rates", 2023, Algorithm 2. arXiv:2305.07583
     """
     check_schedulable("momo_adam", NOT_NEGATIVE, learning_rate=learning_rate, weight_decay=weight_decay)
     check_numbers("momo_adam", DECAY, b1=b1, b2=b2)

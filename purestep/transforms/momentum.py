@@ -30,7 +30,7 @@ def trace(
         decay: In [0, 1); torch calls it `momentum`.
         nesterov: Look ahead by one more decay, as `torch.optim.SGD(nesterov=True)` does.
         accumulator_dtype: Storage of `t`; float32 or wider by default.
-        dampening: New updates enter `t` with weight `1 - dampening`, the very first with weight 1, as in `torch.optim.SGD`.
+        dampening: In [0, 1]: new updates enter `t` with weight `1 - dampening`, the very first with weight 1, as in `torch.optim.SGD`.
 
     Reference:
         Sutskever et al., "On the importance of initialization and momentum in deep learning", 2013. The learning rate stands

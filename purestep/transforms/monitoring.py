@@ -32,7 +32,15 @@ class EmaOfMeasure:
 
 
 def snapshot(measure_name: str, measure: Measure) -> GradientTransform:
-    """Report `measure(updates)` as a metric of this name; `monitor` with one measure."""
+    """Report `measure(updates)` as a metric of this name; `monitor` with one measure.
+
+    Args:
+        measure_name: The metric's name; one with a slash is the whole name.
+        measure: `fn(updates) -> tensor`.
+
+    Reference:
+        optax 0.2.8 `snapshot`.
+    """
     return monitor({measure_name: measure})._replace(name="snapshot")
 
 
@@ -40,8 +48,11 @@ def monitor(measures: Mapping[str, Measure | EmaOfMeasure]) -> GradientTransform
     """Report measurements of the updates at this place in the chain.
 
     Args:
-        measures: `{name: measure}`; a measure is `fn(updates) -> tensor`, or comes from `measure_with_ema`. A name with a slash is
-            the metric's whole name, any other comes after that of the chain.
+        measures: `{name: measure}`; a measure is `fn(updates) -> tensor`, or comes from `measure_with_ema`. A name with a slash is the
+            metric's whole name, any other comes after that of the chain.
+
+    Reference:
+        optax 0.2.8 `monitor`.
     """
 
     def init(params: Tree) -> MonitorState:

@@ -24,9 +24,9 @@ def add_noise(eta: float, gamma: float, key: int = 0) -> GradientTransform:
     """Add Gaussian noise whose variance falls as a power of the number of updates: `u <- u + N(0, eta / t^gamma)`.
 
     Args:
-        eta: Variance at the first update.
-        gamma: Exponent of its decay.
-        key: Start of the random stream; the same key gives the same noise.
+        eta: Variance at the first update, in the units of squared updates. Not negative.
+        gamma: Exponent of its decay. Not negative; the paper has 0.55.
+        key: Start of the random stream, any whole number; the same key gives the same noise.
 
     Reference:
         Neelakantan et al., "Adding gradient noise improves learning for very deep networks", 2015, equation 1. arXiv:1511.06807

@@ -38,6 +38,9 @@ def skip_nonfinite(max_consecutive: int = 10) -> GradientTransform:
 
     Args:
         max_consecutive: Bad batches in a row after which training should stop; at least 1.
+
+    Reference:
+        optax 0.2.8 `apply_if_finite`, which lets bad updates through after `max_consecutive_errors` of them.
     """
     check_whole("skip_nonfinite", at_least(1), max_consecutive=max_consecutive)
 

@@ -31,7 +31,7 @@ def step_and_shrink(learning_rate: ScalarOrSchedule) -> GradientTransform:
     """Step downhill and divide the result by `sqrt(1 + learning_rate^2)`: `p <- (p - learning_rate u) / sqrt(1 + learning_rate^2)`.
 
     Args:
-        learning_rate: Number or schedule; relative to the norm of each leaf if the updates have that norm.
+        learning_rate: Number or schedule; relative to the norm of each leaf if the updates have that norm. Finite.
 
     Reference:
         Bernstein et al., "On the distance between two neural networks and the stability of learning", 2020, Algorithm 1.

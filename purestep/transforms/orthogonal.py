@@ -150,18 +150,26 @@ def scale_by_muon(
     where `m^ = m / (1 - beta^t)`, and with Nesterov `beta m / (1 - beta^(t+1)) + (1 - beta) u / (1 - beta^t)`.
 
     Args:
-        ns_coeffs: And `ns_steps`, `eps`, `preconditioning`, `ns_dtype`: see `orthogonalize_via_newton_schulz`.
+        ns_coeffs: `(a, b, c)`, or one triple for each step, or a name; see `orthogonalize_via_newton_schulz`.
+        ns_steps: Number of iterations; at least 1.
         beta: Decay of the mean, in [0, 1).
+        eps: Added to the norm before the iterations. Not negative.
         mu_dtype: Storage of `m`; float32 or wider by default.
         nesterov: Look ahead.
         adaptive: Multiply the result by its inner product with `m^`, the dual norm of the momentum.
+        preconditioning: What brings the singular values below 1 at first, see `orthogonalize_via_newton_schulz`.
         weight_dimension_numbers: Which dimensions form the matrix, see `dimensions_by_path`; every leaf needs some.
         layout: Of two-dimensional leaves that this does not speak of: `"out_in"` is torch's, `"in_out"` optax's.
-        debias: False drops the corrections, as `torch.optim.Muon` and Jordan do; that changes the balance of Nesterov's
-            two terms in early steps.
+        debias: False drops the corrections, as `torch.optim.Muon` and Jordan do; that changes the balance of Nesterov's two terms in early
+            steps.
+        ns_dtype: Of the iterations; float32 or wider by default. bfloat16 is what `torch.optim.Muon` uses.
 
     Raises:
         ValueError: At `init`, if a leaf has no dimension numbers, or fewer than two dimensions.
+
+    Reference:
+        Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024. With `debias` the mean is corrected as in optax
+        0.2.8 `contrib.scale_by_muon`.
     """
     check_whole("scale_by_muon", at_least(1), ns_steps=ns_steps)
     check_numbers("scale_by_muon", DECAY, beta=beta)
@@ -206,8 +214,9 @@ def scale_by_shape(
     each orthogonal update that root mean square.
 
     Args:
-        weight_dimension_numbers: And `layout`: as in `scale_by_muon`.
-        consistent_rms: None for the first form; 0.2 matches the size of AdamW's updates (torch calls it `"match_rms_adamw"`).
+        weight_dimension_numbers: Which dimensions form the matrix, as in `scale_by_muon`.
+        consistent_rms: None for the first form; 0.2 matches the size of AdamW's updates (torch calls it `"match_rms_adamw"`). Positive.
+        layout: Of two-dimensional leaves that this does not speak of, as in `scale_by_muon`.
 
     Reference:
         Bernstein, "Deriving Muon", 2025. Liu et al., "Muon is scalable for LLM training", 2025, eq. 4. arXiv:2502.16982

@@ -27,6 +27,9 @@ def average_per_element_updates(per_elt_axis: Axes = 0) -> GradientTransform:
 
     Args:
         per_elt_axis: The batch dimension, or several.
+
+    Reference:
+        optax 0.2.8 `experimental.aggregating.average_per_element_updates`.
     """
     return stateless(lambda updates, params: tree.map(lambda u: u.mean(dim=_dims(per_elt_axis)), updates), "average_per_element_updates")
 
@@ -47,6 +50,9 @@ def add_mean_variance_to_opt(opt: GradientTransform, ema_decay: float = 0.9, per
         opt: What the mean is for.
         ema_decay: Of the running means, in [0, 1).
         per_elt_axis: The batch dimension, or several, of at least two examples together.
+
+    Reference:
+        optax 0.2.8 `experimental.aggregating.add_mean_variance_to_opt`.
     """
     check_numbers("add_mean_variance_to_opt", DECAY, ema_decay=ema_decay)
     dims = _dims(per_elt_axis)

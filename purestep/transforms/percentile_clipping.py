@@ -39,8 +39,8 @@ def clip_by_percentile(percentile: float = 90.0, window: int = 100, warmup: int 
 
     Args:
         percentile: In (0, 100].
-        window: Number of norms remembered.
-        warmup: Number of norms before anything is clipped; at most `window`.
+        window: Number of norms remembered; at least 1.
+        warmup: Number of norms before anything is clipped; from 1 to `window`.
 
     Reference:
         Seetharaman et al., "AutoClip: adaptive gradient clipping for source separation networks", 2020. arXiv:2007.14469

@@ -72,16 +72,17 @@ def reduce_on_plateau(
 
     Args:
         factor: In (0, 1).
-        patience: Values without improvement that are borne. By optax's convention the `patience`-th of them lowers the scale, by
-            torch's the one after it (`ReduceLROnPlateau`: patience 0 lowers at the first).
+        patience: Values without improvement that are borne. By optax's convention the `patience`-th of them lowers the scale, by torch's
+            the one after it (`ReduceLROnPlateau`: patience 0 lowers at the first).
         rtol: Relative margin, in [0, 1]; torch's `threshold` in the mode `"rel"`.
-        atol: Absolute margin; torch's `threshold` in the mode `"abs"`. One margin must be positive.
-        cooldown: Values after a reduction that cannot count as bad.
-        accumulation_size: Values averaged into one before they are judged.
-        min_scale: Least scale.
+        atol: Absolute margin, in the units of the value. Not negative; torch's `threshold` in the mode `"abs"`. One margin must be
+            positive.
+        cooldown: Values after a reduction that cannot count as bad; at least 0.
+        accumulation_size: Values averaged into one before they are judged; at least 1.
+        min_scale: Least scale. Not negative.
         mode: Whether smaller or larger is better.
-        driven_by: `"value"`: the loss that the step passes to every update. `"validation"`: what `ps.observe(state, value)` hands
-            over between steps, and nothing else.
+        driven_by: `"value"`: the loss that the step passes to every update. `"validation"`: what `ps.observe(state, value)` hands over
+            between steps, and nothing else.
         convention: Of `patience`, see there.
 
     Raises:

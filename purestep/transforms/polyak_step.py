@@ -34,7 +34,9 @@ def scale_by_polyak(
     Needs `value`, the loss of the step.
 
     Args:
-        f_min: Least possible loss.
+        f_min: Least possible loss, in the units of the loss; finite.
+        max_learning_rate: Largest step size. Positive.
+        eps: Added to the squared norm. Not negative.
         variant: `"sps+"` takes no step where the loss is below `f_min`, `"sps"` one uphill.
 
     Reference:

@@ -53,6 +53,9 @@ def master_weights(inner: GradientTransform, dtype: torch.dtype = torch.float32)
     Args:
         inner: Sees the copies as parameters, in `init` and in `update`. It may hold gates.
         dtype: Of the copies.
+
+    Reference:
+        Micikevicius et al., "Mixed precision training", 2018, section 3.1. arXiv:1710.03740
     """
 
     def init(params: Tree) -> MasterWeightsState:

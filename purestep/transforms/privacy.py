@@ -28,9 +28,9 @@ def differentially_private_aggregate(l2_norm_clip: float, noise_multiplier: floa
     on without.
 
     Args:
-        l2_norm_clip: Largest joint norm of one example's gradient.
-        noise_multiplier: Deviation of the Gaussian noise, in units of `l2_norm_clip`.
-        key: Start of the random stream. It is a secret.
+        l2_norm_clip: Largest joint norm of one example's gradient. Positive.
+        noise_multiplier: Deviation of the Gaussian noise, in units of `l2_norm_clip`. Not negative.
+        key: Start of the random stream, a whole number. It is a secret.
 
     Reference:
         Abadi et al., "Deep learning with differential privacy", 2016, Algorithm 1. arXiv:1607.00133. The generator is not a

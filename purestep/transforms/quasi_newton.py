@@ -35,15 +35,15 @@ def scale_by_lbfgs(memory_size: int = 10, scale_init_precond: bool = True) -> Gr
     then `q <- c q`; then from the first to the latest `q <- q + (a_i - <y_i, q> / <y_i, s_i>) s_i`.
 
     Args:
-        memory_size: Number of changes that are kept.
+        memory_size: Number of changes that are kept; at least 1. The state holds two copies of the parameters for each.
         scale_init_precond: `c = <y, s> / |y|^2` of the latest change, and `min(1, 1 / |u|)` at the first update; else 1.
 
     Raises:
         ValueError: If `memory_size` is below 1.
 
     Reference:
-        Nocedal and Wright, "Numerical optimization", 1999, Algorithm 7.4 (with eq. 7.20). Updates are gradients, of one batch or of
-        all data; changes across batches are noise.
+        Nocedal and Wright, "Numerical optimization", 2nd edition, 2006, Algorithm 7.4 (with eq. 7.20). Updates are gradients, of one batch
+        or of all data; changes across batches are noise.
     """
     check_whole("scale_by_lbfgs", at_least(1), memory_size=memory_size)
 

@@ -33,13 +33,17 @@ def scale_by_rprop(
         s <- s eta_plus if u u_last > 0, s eta_minus if < 0, within bounds;    u <- s sign(u), or 0 if u u_last < 0
 
     Args:
-        learning_rate: First step size.
-        convention: `"torch"` takes this step at once (`torch.optim.Rprop`, and Riedmiller's Rprop-). `"optax"` takes it one update
-            later, unless the sign has changed by then; and does not hold a step size to its bounds while the product is 0.
+        learning_rate: First step size, in the units of the parameters. Positive.
+        eta_minus: Factor on a step size when the sign changes, in (0, 1).
+        eta_plus: Factor on a step size while the sign stays; above 1.
+        min_step_size: Smallest step size. Not negative.
+        max_step_size: Largest step size; at least the smallest.
+        convention: `"torch"` takes this step at once (`torch.optim.Rprop`, and Riedmiller's Rprop-). `"optax"` takes it one update later,
+            unless the sign has changed by then; and does not hold a step size to its bounds while the product is 0.
 
     Reference:
-        Riedmiller and Braun, "A direct adaptive method for faster backpropagation learning: the RPROP algorithm", 1993.
-        Igel and Huesken, "Improving the Rprop learning algorithm", 2000.
+        Riedmiller and Braun, "A direct adaptive method for faster backpropagation learning: the RPROP algorithm", 1993. Igel and Huesken,
+        "Improving the Rprop learning algorithm", 2000 (its variants).
     """
     check_numbers("scale_by_rprop", POSITIVE, learning_rate=learning_rate)
     check_numbers("scale_by_rprop", SHRINKING, eta_minus=eta_minus)

@@ -30,8 +30,8 @@ def scale_by_rms(
 
     Args:
         decay: In [0, 1); torch calls it `alpha`.
-        eps: Added inside the root, or outside with `eps_in_sqrt=False`, as torch does.
-        initial_scale: What the mean of squares starts from.
+        eps: Added inside the root, or outside with `eps_in_sqrt=False`, as torch does. Not negative.
+        initial_scale: What the mean of squares starts from. Not negative.
         eps_in_sqrt: See `eps`.
         bias_correction: Divide v by `1 - decay^t`.
 
@@ -75,6 +75,13 @@ def scale_by_stddev(
 
     torch calls it `RMSprop(centered=True)`, with `eps_in_sqrt=False`.
 
+    Args:
+        decay: Of the means of updates and squares, in [0, 1).
+        eps: Added inside the root, or outside with `eps_in_sqrt=False`, as torch does. Not negative.
+        initial_scale: What the mean of squares starts from. Not negative.
+        eps_in_sqrt: See `eps`.
+        bias_correction: Divide both means by `1 - decay^t`.
+
     Reference:
         Graves, "Generating sequences with recurrent neural networks", 2013, equations 38 to 45. arXiv:1308.0850
     """
@@ -111,8 +118,8 @@ def scale_by_rss(initial_accumulator_value: float = 0.1, eps: float = 1e-7, *, e
     """Divide by the root of the sum of all squares so far: `s <- s + u^2; u <- u / sqrt(s + eps)`, 0 where s is 0.
 
     Args:
-        initial_accumulator_value: What the sum starts from; 0 in torch.
-        eps: Added inside the root, or outside with `eps_in_sqrt=False`, as torch does.
+        initial_accumulator_value: What the sum starts from; 0 in torch. Not negative.
+        eps: Added inside the root, or outside with `eps_in_sqrt=False`, as torch does. Not negative.
         eps_in_sqrt: See `eps`.
 
     Reference:

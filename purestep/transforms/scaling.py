@@ -20,7 +20,14 @@ def _scaled(updates: Tree, factor: Tensor | float) -> Tree:
 
 
 def scale(step_size: float) -> GradientTransform:
-    """Multiply the updates by a constant: `u <- step_size u`."""
+    """Multiply the updates by a constant: `u <- step_size u`.
+
+    Args:
+        step_size: Factor; finite. Negative goes downhill.
+
+    Reference:
+        optax 0.2.8 `scale`.
+    """
     check_numbers("scale", FINITE, step_size=step_size)
     return stateless(lambda updates, params: _scaled(updates, step_size), "scale")
 
@@ -40,9 +47,12 @@ def scale_by_learning_rate(learning_rate: ScalarOrSchedule | None, *, flip_sign:
     """Turn updates into steps downhill: `u <- -learning_rate u`.
 
     Args:
-        learning_rate: A number, which becomes a leaf of the state that `set_hyperparams` can change; or a schedule of the number
-            of updates so far. `None` leaves the updates as they are, sign included.
+        learning_rate: A number, which becomes a leaf of the state that `set_hyperparams` can change; or a schedule of the number of updates
+            so far. Finite; negative climbs. `None` leaves the updates as they are, sign included.
         flip_sign: False keeps the sign.
+
+    Reference:
+        optax 0.2.8 `scale_by_learning_rate`.
     """
     if learning_rate is None:
         return identity()
@@ -66,7 +76,14 @@ class ScaleByScheduleState(NamedTuple):
 
 
 def scale_by_schedule(step_size_fn: Schedule) -> GradientTransform:
-    """Multiply the updates by a schedule: `u <- step_size_fn(count) u`, where the first update has count 0."""
+    """Multiply the updates by a schedule: `u <- step_size_fn(count) u`, where the first update has count 0.
+
+    Args:
+        step_size_fn: Schedule of the factor: a function of the number of updates so far.
+
+    Reference:
+        optax 0.2.8 `scale_by_schedule`.
+    """
     check_schedulable("scale_by_schedule", FINITE, step_size_fn=step_size_fn)
 
     def init(params: Tree) -> ScaleByScheduleState:

@@ -19,7 +19,11 @@ from .parameters import wide_params
 
 
 def normalize() -> GradientTransform:
-    """Divide the updates by their joint Euclidean norm; zero updates stay zero."""
+    """Divide the updates by their joint Euclidean norm; zero updates stay zero.
+
+    Reference:
+        optax 0.2.8 `contrib.normalize`, where zero updates become NaN.
+    """
 
     def normalized(updates: Tree, params: Tree) -> Tree:
         leaves, structure = tree.flatten(updates)
@@ -53,7 +57,7 @@ def sam(
     Args:
         optimizer: For the step down.
         adv_optimizer: For the climb; `chain(normalize(), sgd(rho))` is the paper's.
-        sync_period: Calls in a cycle; 2 is the paper's, 1 never climbs.
+        sync_period: Calls in a cycle, at least 1; 2 is the paper's, 1 never climbs.
         reset_state: Begin each climb with a fresh adversarial state.
         opaque_mode: Compute the gradients of the climb inside, by the extra argument `grad_fn(params, i) -> gradients`.
 

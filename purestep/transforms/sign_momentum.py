@@ -17,7 +17,11 @@ LionMode = Literal["hard", "smooth", "refined"]
 
 
 def scale_by_sign() -> GradientTransform:
-    """Replace each element by its sign; 0 stays 0."""
+    """Replace each element by its sign; 0 stays 0.
+
+    Reference:
+        Bernstein et al., "signSGD: compressed optimisation for non-convex problems", 2018, Algorithm 1. arXiv:1802.04434
+    """
     return stateless(lambda updates, params: tree.map(torch.sign, updates), "scale_by_sign")
 
 
@@ -40,7 +44,7 @@ def scale_by_lion(
         b2: Decay of the running mean, in [0, 1).
         mu_dtype: Storage of the mean; float32 or wider by default.
         mode: "hard" is the sign; "smooth" is `tanh(smooth_beta x)`; "refined" is x where `|x| < 1`, else its sign.
-        smooth_beta: Steepness of "smooth".
+        smooth_beta: Steepness of "smooth". Not negative.
 
     Reference:
         Chen et al., "Symbolic discovery of optimization algorithms", 2023, Algorithm 2. arXiv:2302.06675

@@ -49,12 +49,16 @@ def skip_spikes(
         threshold: Allowed distance above the median, in deviations. Positive.
         window: Number of accepted values remembered.
         warmup: Accepted values before any batch is rejected; between 2 and `window`.
-        max_consecutive: After so many rejections in a row the next finite batch is accepted, and counts: the level has changed.
-        min_relative_deviation: The deviation is at least this fraction of the median's magnitude, so that a flat stretch does not
-            make every batch a spike.
+        max_consecutive: After so many rejections in a row the next finite batch is accepted, and counts: the level has changed. At least 1.
+        min_relative_deviation: The deviation is at least this fraction of the median's magnitude, so that a flat stretch does not make
+            every batch a spike. Not negative.
 
     Raises:
         TransformError: In `update`, by loss, if the step passes no `value`.
+
+    Reference:
+        Ours. The factor 1.4826 makes the deviation that of a normal distribution: Rousseeuw and Croux, "Alternatives to the median absolute
+        deviation", 1993.
     """
     check_numbers("skip_spikes", POSITIVE_LIMIT, threshold=threshold)
     check_whole("skip_spikes", at_least(2), window=window, warmup=warmup)
@@ -103,7 +107,14 @@ class SkipLargeUpdatesState(NamedTuple):
 
 
 def skip_large_updates(max_squared_norm: float) -> GradientTransform:
-    """Reject a batch unless the squared norm of its updates is below a fixed bound; NaN is rejected too."""
+    """Reject a batch unless the squared norm of its updates is below a fixed bound; NaN is rejected too.
+
+    Args:
+        max_squared_norm: Bound on the squared joint norm, in the units of squared updates. Not negative.
+
+    Reference:
+        optax 0.2.8 `skip_large_updates`, there a condition for `MultiSteps`.
+    """
     check_numbers("skip_large_updates", LIMIT, max_squared_norm=max_squared_norm)
 
     def init(params: Tree) -> SkipLargeUpdatesState:

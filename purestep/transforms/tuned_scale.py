@@ -50,9 +50,10 @@ def mechanize(
 
     Args:
         base_optimizer: With a learning rate of 1, or a schedule that begins at 1.
-        weight_decay: Of the tuner's own regularization.
-        s_init: First scale.
-        num_betas: Number of decays: 0.9, 0.99, 0.999, ...
+        weight_decay: Of the tuner's own regularization. Not negative.
+        eps: Added to denominators and to products. Not negative.
+        s_init: First scale. Positive.
+        num_betas: Number of decays, at least 1: 0.9, 0.99, 0.999, ...
 
     Reference:
         Cutkosky et al., "Mechanic: a learning rate tuner", 2023, Algorithm 1. arXiv:2306.00144

@@ -40,9 +40,12 @@ def scale_by_ademamix(
         m1 <- b1 m1 + (1 - b1) u,   m2 <- b3 m2 + (1 - b3) u,   v <- b2 v + (1 - b2) u^2;   m2 has no bias correction
 
     Args:
-        b3: Decay of the slow mean; number or schedule (the paper warms it up).
-        alpha: Weight of the slow mean; number or schedule.
-        eps_root: Added inside the root.
+        b1: Decay of the fast mean, in [0, 1).
+        b2: Decay of the squares, in [0, 1).
+        b3: Decay of the slow mean, in [0, 1); number or schedule (the paper warms it up).
+        alpha: Weight of the slow mean; number or schedule, finite.
+        eps: Added outside the root, in the units of the updates. Not negative.
+        eps_root: Added inside the root. Not negative.
         mu_dtype: Storage of both means; float32 or wider by default.
 
     Reference:
@@ -91,7 +94,11 @@ def scale_by_simplified_ademamix(
     The sum is about `1 / (1 - b1)` times as large as a mean, and the learning rate that much smaller.
 
     Args:
-        alpha: Weight of the current update; number or schedule.
+        b1: Decay of the sum, in [0, 1).
+        b2: Decay of the squares, in [0, 1).
+        alpha: Weight of the current update; number or schedule, finite.
+        eps: Added outside the root, in the units of the updates. Not negative.
+        eps_root: Added inside the root, in the units of squared updates. Not negative.
 
     Reference:
         Morwani et al., "Connections between schedule-free optimizers, AdEMAMix, and accelerated SGD variants", 2025, Algorithm 1.

@@ -21,7 +21,8 @@ def scale_by_adadelta(rho: float = 0.9, eps: float = 1e-6) -> GradientTransform:
     """Divide by the size of recent updates, and multiply by that of recent results: `u <- u sqrt(e_x + eps) / sqrt(e_g + eps)`.
 
     Args:
-        rho: Decay of both means.
+        rho: Decay of both means, in [0, 1).
+        eps: Added inside both roots, in the units of squared updates. Not negative.
 
     Reference:
         Zeiler, "ADADELTA: an adaptive learning rate method", 2012, Algorithm 1. arXiv:1212.5701

@@ -109,20 +109,20 @@ def scale_by_zoom_linesearch(
     or the last one.
 
     Args:
-        max_linesearch_steps: Evaluations of loss and gradient.
-        max_learning_rate: Largest length; none by default.
-        tol: Tolerance of both conditions.
-        increase_factor: Between lengths while an interval is sought.
-        slope_rtol: Share of the decrease that the slope promises.
-        curv_rtol: What may be left of the slope.
+        max_linesearch_steps: Evaluations of loss and gradient; at least 1.
+        max_learning_rate: Largest length. Positive; none by default.
+        tol: Tolerance of both conditions. Not negative.
+        increase_factor: Between lengths while an interval is sought; above 1.
+        slope_rtol: Share of the decrease that the slope promises, in [0, 1].
+        curv_rtol: What may be left of the slope, as a fraction in [0, 1].
         approx_dec_rtol: Accept, near the minimum where differences of losses are noise, a decrease judged by slopes, if the loss is not
             larger by this share of it; None never does.
-        stepsize_precision: Length of an interval below which the search ends.
+        stepsize_precision: Length of an interval below which the search ends. Not negative.
         initial_guess_strategy: First length: that of last time, or one.
 
     Reference:
-        Nocedal and Wright, "Numerical optimization", 1999, Algorithms 3.5 and 3.6. Hager and Zhang, "CG_DESCENT", 2006, eq. 23
-        (approximate decrease).
+        Nocedal and Wright, "Numerical optimization", 2nd edition, 2006, Algorithms 3.5 and 3.6. Hager and Zhang, "Algorithm 851:
+        CG_DESCENT", 2006, eq. 23 (approximate decrease).
     """
     check_whole("scale_by_zoom_linesearch", at_least(1), max_linesearch_steps=max_linesearch_steps)
     check_numbers("scale_by_zoom_linesearch", NOT_NEGATIVE, tol=tol, stepsize_precision=stepsize_precision)
