@@ -51,7 +51,8 @@ _EXITS = {
     ),
     ExitCode.GUARD: (
         "training stopped by its own guard",
-        "No update was applied over several epochs because every batch was vetoed (values that are not finite, spikes); or the step"
+        "No update was applied over several epochs because every batch was vetoed (values that are not finite, spikes); or no frame has"
+        " what a term of the loss compares with, so nothing was begun; or the step"
         " had to be compiled anew where the spec forbids it. Or a dry run failed, or `ckpt verify --replay` found another log.",
         "`purestep debug replay` says where values stop being finite; `purestep debug compile` says why graphs are captured again.",
     ),
@@ -152,6 +153,12 @@ _PROBLEMS = {
     "PS305": (
         "The learning rate lies outside of what the optimizer is usually run with; most often a slip of a power of ten.",
         "Check it; `purestep lr find` measures which ones this model bears.",
+    ),
+    "PS306": (
+        "A term of the loss compares with a label that some frames do not have, or none. Frames without it do not count in this term; if "
+        "no frame of the training or of the validation has it, the run ends before it begins, with exit code 7.",
+        "`purestep data inspect` counts the labels. Leave the term out, or give labelled frames; `purestep data convert` takes --keys "
+        "where a file calls the label otherwise.",
     ),
     "PS307": (
         "The run ends before the warm-up of its schedule does, so the peak is never reached.",

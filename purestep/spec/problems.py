@@ -22,6 +22,7 @@ CODES = {
     "PS303": "no model",
     "PS304": "a path that does not exist",
     "PS305": "a learning rate out of the expected range",
+    "PS306": "frames without a target of the loss",
     "PS307": "a warm-up longer than the run",
     "PS308": "weight decay after the learning rate",
     "PS309": "half precision without clipping",

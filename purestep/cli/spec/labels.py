@@ -44,7 +44,7 @@ def missing_labels(spec: "Spec", sides: Sequence[dict[str, Any]]) -> Iterator["P
 
 
 def check_labels(spec: "Spec", file: str) -> None:
-    """Refuse a run if no frame that is trained on has the target of a term, or the validation could not compute one.
+    """Refuse a run if no frame that it trains on, or none that it validates on, has the target of a term.
 
     Args:
         spec: With absolute paths.
@@ -57,17 +57,15 @@ def check_labels(spec: "Spec", file: str) -> None:
     from ...spec.building import open_store
 
     data = spec.dataset
-    stores = [open_store(path) for path in data.paths]
-    validates = data.validation_paths or (data.paths if data.validation_split is not None else ())
-    others = [open_store(path) for path in validates]
-    for key in _targets(spec):
-        if not any(_any_labelled(store, key, data.split) for store in stores):
-            problem = _problem(spec, key, f"no frame of {', '.join(data.paths)} has {key!r}; leave the term out, or give labelled frames")
-        elif others and not any(key in store.levels for store in others):
-            problem = _problem(spec, key, f"the validation cannot compute the term: {', '.join(validates)} has no {key!r}")
-        else:
-            continue
-        raise Refusal(problem.text(), ExitCode.GUARD, [command_line("purestep", "data", "inspect", "--spec", file)])
+    sides = {"training": (data.paths, data.split)}
+    if data.validation_paths or data.validation_split is not None:
+        sides["validation"] = (data.validation_paths or data.paths, data.validation_split)
+    for side, (paths, split) in sides.items():
+        stores = [open_store(path) for path in paths]
+        for key in _targets(spec):
+            if not any(_any_labelled(store, key, split) for store in stores):
+                problem = _problem(spec, key, f"no frame of the {side} has {key!r} ({', '.join(paths)}); leave the term out, or give some")
+                raise Refusal(problem.text(), ExitCode.GUARD, [command_line("purestep", "data", "inspect", "--spec", file)])
 
 
 def _targets(spec: "Spec") -> dict[str, int]:

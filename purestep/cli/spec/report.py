@@ -35,9 +35,14 @@ def command(path: str, overrides: tuple[str, ...], trust: tuple[str, ...], as_js
     from ...spec.reading import read_spec
     from ...spec.summary import summarize
     from .granting import granted
+    from .labels import count_labels, missing_labels
 
     spec = absolute(read_spec(path, overrides), os.path.dirname(path))
     summary = summarize(spec, granted(trust), width)
+    sides = count_labels(spec, summary.facts["data"]["frames"])
+    for name, side in zip(("data", "validation"), sides, strict=False):
+        summary.facts[name] |= {"frames": side["num_frames"], "labelled": side["labelled"]}
+    summary = summary._replace(warnings=(*summary.warnings, *missing_labels(spec, sides)))
     if as_json:
         warnings = [{"code": w.code, "pointer": w.pointer, "message": w.message} for w in summary.warnings]
         documents.emit({"schema": "purestep.spec-report/1", **summary.facts, "warnings": warnings})
@@ -74,9 +79,11 @@ def _text(summary: "Summary") -> str:
 
 
 def _data(data: dict[str, Any]) -> str:
-    frames = "" if data.get("frames") is None else f"  {data['frames']:,} frames, {data['batch_size']} in a batch"
+    frames = "" if data.get("frames") is None else f"  {data['frames']:,} frames"
+    batch = f", {data['batch_size']} in a batch" if frames and "batch_size" in data else ""
     part = "" if data["split"] is None else f" ({data['split']})"
-    return f"{', '.join(data['paths'])}{part}{frames}"
+    labels = "".join(f"  {key} {100 * count / data['frames']:.3g} %" for key, count in data.get("labelled", {}).items() if data["frames"])
+    return f"{', '.join(data['paths'])}{part}{frames}{batch}{labels}"
 
 
 def _checkpoints(settings: dict[str, Any] | None) -> str:
