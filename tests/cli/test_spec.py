@@ -208,6 +208,16 @@ def test_a_run_is_never_written_over_another():
     assert documents_in("run") == before
 
 
+def test_commands_that_are_advised_carry_the_trust_that_was_given():
+    words = ["--trust", "other.package", "--progress", "none", "--no-report"]
+    assert purestep("spec", "run", write(), *words).exit_code == 0
+    advised = [line for line in purestep("spec", "run", "spec.json", *words).stderr.splitlines() if line.startswith("  purestep")]
+    advised += purestep("spec", "resume", "run", *words).stderr.splitlines()[1:]
+    advised += purestep("spec", "resume", "run", "--step", 2, *words).stderr.splitlines()[1:]
+    assert len(advised) == 4
+    assert all(line.endswith(" --trust other.package") for line in advised)
+
+
 def test_the_spec_of_a_run_makes_the_same_run_again():
     purestep("spec", "run", write(), "--progress", "none", "--no-report")
     assert purestep("spec", "run", "run/spec.json", "--run-dir", "again", "--progress", "none", "--no-report").exit_code == 0

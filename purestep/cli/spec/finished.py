@@ -1,5 +1,6 @@
 """Runs that are over: taking one up again is no failure, but nothing is left to do, and nothing of it is written anew."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .. import documents
@@ -7,6 +8,7 @@ from ..exits import ExitCode, tell
 from ..run_directory import command_line
 from ..runs.finding import status_of
 from .beginning import Start
+from .granting import words_of
 
 if TYPE_CHECKING:
     from ...distributed import Topology
@@ -16,7 +18,7 @@ _LENGTHS = {"num_steps": ("step_count", "updates"), "num_epochs": ("epoch_count"
 """How long a run is: the counter that says so, and what it counts."""
 
 
-def nothing_to_do(spec: "Spec", run_dir: str, start: Start, topology: "Topology") -> int | None:
+def nothing_to_do(spec: "Spec", run_dir: str, start: Start, trust: Sequence[str], topology: "Topology") -> int | None:
     """The exit code where a run has finished and its checkpoint is at the length of the spec, which is told; else None.
 
     One that came to its length but did not finish, because its last validation or its page failed, has something left to do.
@@ -32,7 +34,7 @@ def nothing_to_do(spec: "Spec", run_dir: str, start: Start, topology: "Topology"
     if counts[counter] < wanted:
         return None
     if topology.rank == 0:
-        longer = command_line("purestep", "spec", "resume", run_dir, "--set", f"strategy.{length}={2 * wanted}")
+        longer = command_line("purestep", "spec", "resume", run_dir, "--set", f"strategy.{length}={2 * wanted}", *words_of(trust))
         tell(
             f"nothing to do: the run has its {wanted} {unit}; raise strategy.{length} or begin another run",
             f"  for instance: {longer}",

@@ -1,11 +1,13 @@
 """Where a run is, and which of its checkpoints is meant."""
 
 import os
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..exits import ExitCode, Refusal
 from ..run_directory import command_line, next_free
 from .beginning import Start
+from .granting import words_of
 
 
 class Place(NamedTuple):
@@ -44,12 +46,13 @@ def root_of(run_dir: str) -> str:
     return os.path.join(run_dir, "checkpoints")
 
 
-def start_at(run_dir: str, step: int | None, branch: bool) -> Start:
+def start_at(run_dir: str, step: int | None, branch: bool, trust: Sequence[str] = ()) -> Start:
     """Where to go on.
 
     Args:
         step: Label of a checkpoint; None: the newest.
         branch: Whether the run goes on in another directory.
+        trust: What the command was granted, for the advice.
 
     Raises:
         Refusal: If there is nothing to go on from, or later checkpoints would be left behind.
@@ -60,7 +63,8 @@ def start_at(run_dir: str, step: int | None, branch: bool) -> Start:
     if step is not None and step not in labels:
         raise Refusal(f"{run_dir} has no checkpoint {step} (it has {', '.join(map(str, labels))})", ExitCode.PATH)
     if step is not None and step != labels[-1] and not branch:
-        again = command_line("purestep", "spec", "resume", run_dir, "--step", str(step), "--run-dir", next_free(run_dir))
+        elsewhere = ("--step", str(step), "--run-dir", next_free(run_dir))
+        again = command_line("purestep", "spec", "resume", run_dir, *elsewhere, *words_of(trust))
         raise Refusal(
             f"{run_dir} has checkpoints after {step}, which would be left behind; go on in another directory", ExitCode.PATH, [again]
         )

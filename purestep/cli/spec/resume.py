@@ -91,8 +91,8 @@ def resume(
     grants = granted(options["trust"])
     check_names(spec, grants)
     check_installed(spec)
-    start = start_at(run_dir, options["step"], options["run_dir"] is not None)._replace(changes_allowed=allowed)
-    if (code := nothing_to_do(spec, run_dir, start, topology)) is not None:
+    start = start_at(run_dir, options["step"], options["run_dir"] is not None, grants)._replace(changes_allowed=allowed)
+    if (code := nothing_to_do(spec, run_dir, start, grants, topology)) is not None:
         return code
     find_modules_here(grants)
     directory = run_dir

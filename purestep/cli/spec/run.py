@@ -106,7 +106,7 @@ def _start(
 
         before = read_spec(os.path.join(directory, "spec.json"))
         return resume(before, spec, directory, {**options, "step": None, "run_dir": None}, topology, overrides=overrides)
-    on_rank_zero(topology, lambda: _make_directory(spec, path, overrides, begun))
+    on_rank_zero(topology, lambda: _make_directory(spec, path, overrides, grants, begun))
     return execute(Request(spec, directory, grants, telling_of(options), topology))
 
 
@@ -117,7 +117,7 @@ def _found(directory: str) -> str:
     return " ".join(map(str, checkpoints_of(directory)))
 
 
-def _make_directory(spec: "Spec", path: str, overrides: tuple[str, ...], begun: bool) -> None:
+def _make_directory(spec: "Spec", path: str, overrides: tuple[str, ...], grants: tuple[str, ...], begun: bool) -> None:
     from ...spec.failed_starts import is_in_use
     from ...spec.reading import document_of
     from .record import describe_run, write_changes, write_installed
@@ -128,7 +128,7 @@ def _make_directory(spec: "Spec", path: str, overrides: tuple[str, ...], begun: 
             raise Refusal(f"another process is at the run in {directory}", ExitCode.PATH)
         tell(f"{directory} holds no checkpoint yet; the run begins anew")
     else:
-        _claim(path, directory)
+        _claim(path, directory, grants)
     documents.write(os.path.join(directory, "spec.json"), document_of(spec))
     documents.write(os.path.join(directory, "run.json"), describe_run(spec, path, overrides))
     write_changes(directory, os.getcwd(), spec)
@@ -146,10 +146,13 @@ def _shortened(spec: "Spec", max_steps: int | None) -> tuple[str, ...]:
     return (*others, f"strategy.num_steps={max_steps}")
 
 
-def _claim(path: str, run_dir: str) -> None:
+def _claim(path: str, run_dir: str, grants: tuple[str, ...]) -> None:
+    from .granting import words_of
+
     try:
         claim(run_dir)
     except Refusal as refusal:
-        resumable = [command_line("purestep", "spec", "resume", run_dir)] if _found(run_dir) else []
-        advice = [*resumable, command_line("purestep", "spec", "run", path, "--run-dir", next_free(run_dir))]
+        trust = words_of(grants)
+        resumable = [command_line("purestep", "spec", "resume", run_dir, *trust)] if _found(run_dir) else []
+        advice = [*resumable, command_line("purestep", "spec", "run", path, "--run-dir", next_free(run_dir), *trust)]
         raise Refusal(refusal.message, refusal.code, advice) from refusal
