@@ -149,3 +149,25 @@ def test_a_report_says_what_ends_a_run_earlier_and_where_metrics_go():
     assert "ends       after 3 validations without a better loss/total or when loss/total is 0.1" in text
     assert "sinks      trackio" in text
     assert "checkpoints every 60 s, keep 3" in text
+
+
+def test_the_status_says_how_often_the_step_was_compiled_and_why():
+    compiled = {"runtime/compile": {"backend": "eager", "on_recompile": "ignore"}}
+    assert run("--progress", "none", "--no-report", **compiled).exit_code == 0
+    captures = json.loads(Path("run/status.json").read_text())["captures"]
+    assert captures["count"] == 3  # batches of three sizes
+    assert captures["reasons"][0] == "first call"
+    assert all("positions was float32" in reason for reason in captures["reasons"][1:])
+    assert captures["seconds"] > 0
+
+
+def test_a_step_that_is_not_compiled_has_nothing_to_say_of_it():
+    assert run("--progress", "none", "--no-report").exit_code == 0
+    assert "captures" not in json.loads(Path("run/status.json").read_text())
+
+
+def test_a_run_that_must_not_compile_again_ends_with_7_and_the_reason():
+    done = run("--progress", "none", "--no-report", **{"runtime/compile": {"backend": "eager", "on_recompile": "error"}})
+    status = json.loads(Path("run/status.json").read_text())
+    assert (done.exit_code, status["status"], status["exit_code"], status["captures"]["count"]) == (7, "failed", 7, 1)
+    assert "needs capture number 2" in status["reason"] and "pad batches to few sizes" in done.stderr

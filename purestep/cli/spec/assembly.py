@@ -44,6 +44,8 @@ class Assembled(NamedTuple):
     train: Callable[[], "FitResult"]
     collected: Predictions | None
     """Predictions of the latest validation; None if nobody wants them."""
+    step: Any
+    """The step as it is compiled; None if it is not."""
 
 
 def assemble(request: Request, stack: contextlib.ExitStack) -> Assembled:
@@ -65,6 +67,7 @@ def assemble(request: Request, stack: contextlib.ExitStack) -> Assembled:
     checkpointers = [stack.enter_context(checkpointer(request, pieces))] if spec.output.checkpoints is not None else []
     on_rank_zero(topology, lambda: _write_down(request, pieces, device, settings))
     before, after, span = listeners_of(request, pieces.batches, stack)
+    step = compiled(spec, pieces)
     train = partial(
         fit,
         pieces.training,
@@ -76,10 +79,10 @@ def assemble(request: Request, stack: contextlib.ExitStack) -> Assembled:
         time_budget=spec.runtime.time_budget,
         validation=pieces.validation,
         listeners=[*before, *checkpointers, *after, stop],
-        step=compiled(spec, pieces),
+        step=step,
         span=span,
     )
-    return Assembled(train, collected)
+    return Assembled(train, collected, step)
 
 
 def _write_down(request: Request, pieces: "Pieces", device: str, settings: dict[str, Any]) -> None:

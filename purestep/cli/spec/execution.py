@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 from .. import documents
 from ..exits import ExitCode, Refusal, end, exit_code_of, tell
 from ..run_directory import command_line
-from .assembly import Request, assemble
+from .assembly import Assembled, Request, assemble
 from .page import write_page
 from .ranks import apart
 
 if TYPE_CHECKING:
     from ...loop import FitResult
+
+_MOST_REASONS = 20
 
 
 def execute(request: Request) -> int:
@@ -33,7 +35,7 @@ def execute(request: Request) -> int:
 def _execute(request: Request) -> int:
     from ...core.event import is_preemption
 
-    rank, running = request.topology.rank, False
+    rank, running, assembled = request.topology.rank, False, None
     try:
         with contextlib.ExitStack() as stack:
             assembled = assemble(request, stack)
@@ -46,13 +48,14 @@ def _execute(request: Request) -> int:
             missing = list(getattr(error, "no_word_from", ()))
             lost = {"no_word_from": missing} if missing else {}
             first = min(set(range(request.topology.world_size)) - set(missing))  # rank 0 may be the one that is gone
-            _write_status(request, "failed", writer=first, exit_code=int(code), reason=str(error), **lost)
+            _write_status(request, "failed", writer=first, exit_code=int(code), reason=str(error), **lost, **_captured(assembled))
         return end(error, request.run_dir, rank)
     counts = {name: int(getattr(result.state.counters, name)) for name in ("step_count", "batch_count", "epoch_count")}
+    captured = _captured(assembled)
     if is_preemption(result.stop_reason):
-        return _interrupted(request, result.stop_reason, counts)
+        return _interrupted(request, result.stop_reason, counts, captured)
     outcome = {**counts, **_latest(result)}
-    _write_status(request, "finished", exit_code=0, reason=result.stop_reason, **counts)
+    _write_status(request, "finished", exit_code=0, reason=result.stop_reason, **counts, **captured)
     if request.telling.report and rank == 0:
         write_page(request.spec, request.run_dir, assembled.collected)
     documents.emit({"schema": "purestep.run/1", "status": "finished", "run_dir": request.run_dir, **outcome})
@@ -70,7 +73,16 @@ def _latest(result: "FitResult") -> dict[str, Any]:
     return {name: value for name, value in (records[-1] if records else {}).items() if name.startswith(kept)}
 
 
-def _interrupted(request: Request, signal_name: str, counts: dict[str, int]) -> int:
+def _captured(assembled: Assembled | None) -> dict[str, Any]:
+    """How often the step was compiled, how long that took, and why; nothing if it is not."""
+    if assembled is None or assembled.step is None:
+        return {}
+    found = assembled.step.explain()
+    seconds = sum(one.trace_seconds + one.compile_seconds for one in found)
+    return {"captures": {"count": len(found), "seconds": round(seconds, 3), "reasons": [one.reason for one in found[:_MOST_REASONS]]}}
+
+
+def _interrupted(request: Request, signal_name: str, counts: dict[str, int], captured: dict[str, Any]) -> int:
     if request.spec.output.checkpoints is None:
         code = ExitCode.SIGINT if signal_name == "SIGINT" else ExitCode.SIGTERM
         tell(f"stop requested ({signal_name}); the spec asks for no checkpoints, so nothing is saved")
@@ -79,5 +91,5 @@ def _interrupted(request: Request, signal_name: str, counts: dict[str, int]) -> 
         tell(f"stop requested ({signal_name}); saved a checkpoint at batch {counts['batch_count']}")
         trust = [word for grant in request.trust for word in ("--trust", grant)]
         tell(f"resume: {command_line('purestep', 'spec', 'resume', request.run_dir, *trust)}")
-    _write_status(request, "interrupted", exit_code=int(code), reason=signal_name, **counts)
+    _write_status(request, "interrupted", exit_code=int(code), reason=signal_name, **counts, **captured)
     return int(code)
