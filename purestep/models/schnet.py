@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..core.ranges import FINITE, POSITIVE, at_least, check_numbers, check_whole
 from .atoms import Atoms, cosine_cutoff, distances, edge_vectors, senders_and_receivers, sum_by_index, sum_of_atoms
 from .forces import energy_and_forces
 from .references import reference_energy_table
@@ -29,6 +30,10 @@ class SchNet(nn.Module):
         energy_scale: Factor of the learned energy, eV.
         stress: Whether batches with cells get their stress.
 
+    Raises:
+        ValueError: If a size is too small for a layer, or the cutoff is not positive.
+        TypeError: If one is no number, or a size is not whole.
+
     Reference:
         Schütt et al., "SchNet: A continuous-filter convolutional neural network for modeling quantum interactions", 2017, section 4 and
         figure 2. arXiv:1706.08566
@@ -46,6 +51,10 @@ class SchNet(nn.Module):
         energy_scale: float = 1.0,
         stress: bool = False,
     ):
+        check_whole("SchNet", at_least(2), hidden_size=hidden_size, num_radial=num_radial)
+        check_whole("SchNet", at_least(1), num_layers=num_layers, max_number=max_number)
+        check_numbers("SchNet", POSITIVE, cutoff=cutoff)
+        check_numbers("SchNet", FINITE, energy_scale=energy_scale)
         super().__init__()
         self.hidden_size, self.num_layers, self.num_radial, self.cutoff = hidden_size, num_layers, num_radial, cutoff
         self.max_number, self.reference_energies, self.energy_scale, self.stress = max_number, reference_energies, energy_scale, stress

@@ -14,6 +14,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from .. import models
@@ -175,7 +176,13 @@ def _call(found: Any, arguments: dict[str, Any], pointer: str) -> Any:
     try:
         return found(**arguments)
     except (TypeError, ValueError, PurestepError) as error:
-        raise _error("PS504", pointer, f"{found.__name__}: {error}") from error
+        raise SpecError(_refused(found, error, pointer).text()) from error
+
+
+def _refused(found: Any, error: Exception, pointer: str) -> Problem:
+    """What a target says against the values of its arguments."""
+    name, text = found.__name__, str(error)
+    return Problem("PS504", pointer, text if text.startswith(f"{name}: ") else f"{name}: {text}")
 
 
 def _argument_problem(found: Any, arguments: Mapping[str, Any], pointer: str) -> Problem | None:
@@ -196,7 +203,7 @@ def _argument_problem(found: Any, arguments: Mapping[str, Any], pointer: str) ->
 def problems_of_own_models(spec: Spec) -> Iterator[Problem]:
     """What is wrong with models that claim to be of purestep: a name that it does not have, arguments that they do not take.
 
-    Nothing is imported that is not there already, so this can be said before anything is trusted.
+    They are made without storage. Nothing is imported that is not there already, so this can be said before anything is trusted.
     """
     package = models.__name__.partition(".")[0]
     for name, target in spec.strategy.model_specs.items():
@@ -204,11 +211,23 @@ def problems_of_own_models(spec: Spec) -> Iterator[Problem]:
         if home.partition(".")[0] != package:
             continue
         if home == models.__name__ and own in models.__all__:
-            problem = _argument_problem(getattr(models, own), target.arguments, pointer)
+            problem = _problem_of_own_model(getattr(models, own), target.arguments, pointer)
         else:
             problem = None if hasattr(sys.modules.get(home), own) else _no_such_model(target.cls_path, f"{pointer}/cls_path")
         if problem is not None:
             yield problem
+
+
+def _problem_of_own_model(found: Any, arguments: dict[str, Any], pointer: str) -> Problem | None:
+    problem = _argument_problem(found, arguments, pointer)
+    if problem is not None or not inspect.isclass(found):
+        return problem
+    try:
+        with torch.device("meta"):
+            found(**arguments)
+    except (TypeError, ValueError, PurestepError) as error:
+        return _refused(found, error, pointer)
+    return None
 
 
 def _no_such_model(path: str, pointer: str) -> Problem:

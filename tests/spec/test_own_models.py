@@ -1,6 +1,7 @@
 """Models of purestep in a spec: their names and arguments are checked with everything else, before anything is trusted."""
 
 import pytest
+import torch
 
 from purestep.spec.reading import check_text
 from tests.spec.examples import changed, text_of
@@ -32,6 +33,34 @@ def test_a_slip_in_an_argument_of_a_model_is_found():
     (problem,) = problems(cls_path="purestep.models.PaiNN", cutof=3.0)
     assert (problem.code, problem.pointer) == ("PS504", f"{MODEL}/cutof")
     assert "did you mean 'cutoff'?" in problem.message
+
+
+@pytest.mark.parametrize("name", ["PaiNN", "SchNet"])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"hidden_size": 0}, "hidden_size must be at least 2, got 0"),
+        ({"num_layers": -1}, "num_layers must be at least 1, got -1"),
+        ({"num_radial": 0}, "num_radial must be at least"),
+        ({"max_number": 0}, "max_number must be at least 1, got 0"),
+        ({"cutoff": 0}, "cutoff must lie in (0, inf), got 0"),
+        ({"cutoff": -3.0}, "cutoff must lie in (0, inf), got -3.0"),
+        ({"hidden_size": "8"}, "hidden_size must be a whole number and be at least 2, got '8'"),
+        ({"num_layers": 1.5}, "num_layers must be a whole number"),
+        ({"cutoff": True}, "cutoff must be a number"),
+    ],
+)
+def test_a_value_that_a_model_cannot_have_is_found_before_anything_is_made(name, arguments, message):
+    (problem,) = problems(cls_path=f"purestep.models.{name}", **arguments)
+    assert (problem.code, problem.pointer) == ("PS504", MODEL)
+    assert problem.message.startswith(f"{name}: ") and message in problem.message
+    assert problem.message.count(name) == 1 and problem.line > 0
+
+
+def test_checking_a_model_takes_neither_memory_nor_random_numbers():
+    before = torch.get_rng_state()
+    assert problems(cls_path="purestep.models.PaiNN", hidden_size=1_000_000, num_layers=20) == ()  # terabytes, if it were there
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("path", ["purestep.models.painn.PaiNN", "my.models.Schnet", "purestepper.Net"])
