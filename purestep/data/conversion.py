@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import difflib
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
@@ -49,12 +50,15 @@ class Report:
     suspicions: tuple[Suspicion, ...]
     num_moved: int = 0
     """Frames that came with a part of a split of their own, in whose place one was drawn."""
+    unread: tuple[str, ...] = ()
+    """Names in the source that nobody asked for."""
 
     def __str__(self) -> str:
         parts = f" ({', '.join(f'{count} {name}' for name, count in self.parts.items())})" if self.parts else ""
         lines = [
             f"{self.num_frames} frames written{parts}, {len(self.bad)} left out",
             f"labels: {', '.join(f'{key} in {count}' for key, count in self.labelled.items()) or 'none'}",
+            *([f"not read: {', '.join(self.unread)}; name a label among them by keys, such as energy=REF_energy"] if self.unread else []),
             *([f"split: drawn anew; {self.num_moved} frames came with a part of their own, which is replaced"] if self.num_moved else []),
             f"read as: {self.units}",
             "written as: energy eV, length Angstrom, forces eV/Angstrom, stress eV/Angstrom^3 with tension positive",
@@ -154,8 +158,10 @@ class _Run:
             raise ValueError(f"on_bad must be 'strict' or 'skip', got {on_bad!r}")
         known = {*LEVELS, "gradient", "virial", *levels}
         if unknown := sorted(keys.keys() - known):
+            near = difflib.get_close_matches(unknown[0], sorted(known), n=1)
             raise DataError(
-                f"keys: unknown {', '.join(unknown)}; state what other arrays have rows for: levels={{{unknown[0]!r}: 'frame'}}"
+                f"keys: there is no {unknown[0]!r}{f'; did you mean {near[0]!r}?' if near else ''} (known: {', '.join(sorted(known))}; "
+                f"levels says what another array has rows for: {unknown[0]}=atom, frame or edge)"
             )
         if split is not None:
             check_split(split)
@@ -231,7 +237,11 @@ class _Run:
         """All that was met."""
         parts = {name: self.parts.count(number) for number, name in enumerate(SPLITS) if number in self.parts}
         duplicates, suspicions = tuple(self.survey.duplicates()), tuple(self.survey.suspicions())
-        return Report(len(self.parts), parts, dict(self.labelled), self.units, tuple(self.bad), duplicates, suspicions, self.num_moved)
+        read = {self.keys.get(ours, ours) for ours in (*LEVELS, "gradient", "virial", *self.levels)}
+        unread = tuple(sorted(self.seen - read))
+        return Report(
+            len(self.parts), parts, dict(self.labelled), self.units, tuple(self.bad), duplicates, suspicions, self.num_moved, unread
+        )
 
 
 def _some(title: str, lines: list[str]) -> list[str]:

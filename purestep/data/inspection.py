@@ -17,12 +17,14 @@ _BARS = " ▁▂▃▄▅▆▇█"
 
 
 class Histogram(NamedTuple):
-    """Counts of values between edges, `len(edges) == len(counts) + 1`."""
+    """Counts of values between edges, `len(edges) == len(counts) + 1`; where all are equal, the edges lie around them."""
 
     unit: str
     edges: tuple[float, ...]
     counts: tuple[int, ...]
     median: float
+    least: float
+    largest: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +66,8 @@ class Inspection:
             lines.append(f"  {symbol:3} {count:9} atoms{reference}")
         lines += ["", "distributions (least, median, largest)"]
         for name, found in self.histograms.items():
-            span = f"{found.edges[0]:.4g}, {found.median:.4g}, {found.edges[-1]:.4g} {found.unit}"
-            lines.append(f"  {name:34} |{_bars(found.counts)}|  {span}")
+            span = f"{found.least:.4g}, {found.median:.4g}, {found.largest:.4g} {found.unit}"
+            lines.append(f"  {name:34} |{_bars(found.counts)}|  {span}".rstrip())
         odd = [f"frame {found.frame}: {found.reason}" for found in self.suspicions]
         odd += [f"frame {one} is frame {other} again" for one, other in self.duplicates]
         lines += ["", f"suspicious: {len(odd) or 'nothing'}", *(f"  {line}" for line in odd[:_SHOWN])]
@@ -120,7 +122,8 @@ def _pressures(store: AtomicStore) -> np.ndarray:
 def _histogram(values: np.ndarray, unit: str) -> Histogram:
     known = values[np.isfinite(values)]
     counts, edges = np.histogram(known, bins=_BINS)
-    return Histogram(unit, tuple(edges.tolist()), tuple(counts.tolist()), float(np.median(known)))
+    span = float(known.min()), float(known.max())
+    return Histogram(unit, tuple(edges.tolist()), tuple(counts.tolist()), float(np.median(known)), *span)
 
 
 def _bars(counts: tuple[int, ...]) -> str:

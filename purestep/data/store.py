@@ -39,6 +39,10 @@ class AtomicStore:
         try:
             group: Any = zarr.open_group(self.path, mode="r", zarr_format=3)
         except FileNotFoundError as error:
+            if self.path.is_file():
+                other = self.path.with_suffix(".zarr")
+                told = f"is a file, not the directory of a store; make one of it: purestep data convert {self.path} {other}"
+                raise DataError(f"{self.path}: {told}") from error
             raise DataError(f"{self.path}: there is no zarr v3 group; give the directory of a store") from error
         self.attributes: dict[str, Any] = dict(group.attrs)
         if self.attributes.get("format") != FORMAT:
@@ -100,7 +104,9 @@ class AtomicStore:
             DataError: If the store has none.
         """
         if "reference_energies" not in self.attributes:
-            raise DataError(f"{self.path}: has no reference energies; fit_reference_energies finds some")
+            raise DataError(
+                f"{self.path}: has no reference energies: it was made without, or of frames without energies; in Python fit_reference_energies finds some"
+            )
         return {int(number): value for number, value in self.attributes["reference_energies"].items()}
 
     def like(self, key: str) -> Any:

@@ -231,8 +231,20 @@ def test_arrays_of_the_user_are_kept_by_level(tmp_path):
         records, tmp_path / "set.zarr", keys={"charge": "q", "dipole": "mu"}, levels={"charge": "atom", "dipole": "frame"}
     ).store
     assert store[0]["charge"].tolist() == [0, 1, 2] and store[0]["dipole"].tolist() == [1, 1, 1] and np.isnan(store[1]["charge"]).all()
-    with pytest.raises(DataError, match="keys: unknown charge"):
+    with pytest.raises(DataError, match="keys: there is no 'charge' .*charge=atom, frame or edge"):
         convert(records, tmp_path / "other.zarr", keys={"charge": "q"})
+    with pytest.raises(DataError, match="keys: there is no 'force'; did you mean 'forces'?"):
+        convert(records, tmp_path / "other.zarr", keys={"force": "mu"})
+
+
+def test_names_in_the_source_that_nobody_asked_for_are_told(tmp_path):
+    records = [{**{key: WATER[key] for key in ("numbers", "positions")}, "REF_energy": -76.4, "dipole": np.ones(3)}, WATER]
+    asked = convert(records, tmp_path / "asked.zarr", keys={"energy": "REF_energy"}, levels={"dipole": "frame"})
+    assert asked.report.unread == ("energy",)  # the second frame has its energy under our name, which was not asked for
+    left = convert(records, tmp_path / "left.zarr").report
+    assert left.unread == ("REF_energy", "dipole")
+    assert "not read: REF_energy, dipole; name a label among them by keys, such as energy=REF_energy" in str(left)
+    assert "not read" not in str(convert([WATER], tmp_path / "whole.zarr").report)
 
 
 def test_converted_frames_are_appended_with_the_names_of_groups(tmp_path):

@@ -52,6 +52,8 @@ def test_a_set_of_structures_alone_can_be_inspected(tmp_path):
     frames = [{"numbers": np.array([1, 1]), "positions": np.array([[0.0, 0, 0], [0, 0, 0.7]])}]
     found = inspect(write_store(tmp_path / "set.zarr", arrays_from_frames(frames)).path)
     assert list(found.histograms) == ["atoms of a frame"] and "suspicious: nothing" in str(found)
+    sizes = found.histograms["atoms of a frame"]
+    assert (sizes.least, sizes.median, sizes.largest) == (2.0, 2.0, 2.0) and "|  2, 2, 2\n" in str(found)
 
 
 def test_a_path_without_a_store_is_an_error(tmp_path):

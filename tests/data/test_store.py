@@ -124,6 +124,12 @@ def test_a_directory_that_is_no_store_is_refused(tmp_path):
         AtomicStore(tmp_path / "other.zarr")
 
 
+def test_a_file_in_the_place_of_a_store_is_told_how_to_become_one(tmp_path):
+    (tmp_path / "frames.extxyz").write_text("1\n\nH 0 0 0\n")
+    with pytest.raises(DataError, match="frames.extxyz: is a file, not the directory of a store; .* data convert .*extxyz .*frames.zarr"):
+        AtomicStore(tmp_path / "frames.extxyz")
+
+
 def test_a_frame_out_of_range_is_an_error(store):
     assert np.array_equal(store[-1]["positions"], store[6]["positions"])
     with pytest.raises(IndexError, match="frame 7 of a store with 7 frames"):

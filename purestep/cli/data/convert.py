@@ -88,12 +88,19 @@ def _split(shares: dict[str, str], by: Any, seed: int) -> "HashSplit | None":
     from ...data.splitting import check_split
 
     try:
-        numbers = {part: float(share) for part, share in shares.items()}
+        numbers = {part: _share(part, share) for part, share in shares.items()}
         split = HashSplit(**{"validation": 0.0, "test": 0.0, **numbers}, by=by, seed=seed)
         check_split(split)
     except ValueError as error:
         raise click.UsageError(f"--split: {error}") from error
     return split if shares else None
+
+
+def _share(part: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{part}={text} is no share; give a number such as 0.1, for a tenth") from None
 
 
 def _shares(found: Any, split: "HashSplit | None") -> list[str]:

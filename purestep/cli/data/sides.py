@@ -53,6 +53,6 @@ def text_of(side: dict[str, Any]) -> str:
     lines = [f"  {side['side']}: {side['num_frames']:,} frames of {', '.join(side['paths'])}{part}"]
     for key, count in side["labelled"].items():
         share = f"{100 * count / side['num_frames']:.1f} %" if side["num_frames"] else "none"
-        warning = "" if count else "   no frame has it, so its term of the loss says nothing"
+        warning = "" if count else "   no frame has it: a run with this term is refused"
         lines.append(f"    {key:12} {share:>7} have the label{warning}")
     return "\n".join(lines)
