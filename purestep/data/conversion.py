@@ -237,7 +237,7 @@ class _Run:
         """All that was met."""
         parts = {name: self.parts.count(number) for number, name in enumerate(SPLITS) if number in self.parts}
         duplicates, suspicions = tuple(self.survey.duplicates()), tuple(self.survey.suspicions())
-        read = {self.keys.get(ours, ours) for ours in (*LEVELS, "gradient", "virial", *self.levels)}
+        read = {self.keys.get(ours, ours) for ours in (*LEVELS, "gradient", "virial", *self.levels)} | {"numbers", "positions"}
         unread = tuple(sorted(self.seen - read))
         return Report(
             len(self.parts), parts, dict(self.labelled), self.units, tuple(self.bad), duplicates, suspicions, self.num_moved, unread

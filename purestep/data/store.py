@@ -104,9 +104,8 @@ class AtomicStore:
             DataError: If the store has none.
         """
         if "reference_energies" not in self.attributes:
-            raise DataError(
-                f"{self.path}: has no reference energies: it was made without, or of frames without energies; in Python fit_reference_energies finds some"
-            )
+            told = "it was made without, or of frames without energies; in Python fit_reference_energies finds some"
+            raise DataError(f"{self.path}: has no reference energies: {told}")
         return {int(number): value for number, value in self.attributes["reference_energies"].items()}
 
     def like(self, key: str) -> Any:

@@ -187,9 +187,10 @@ def test_convert_refuses_bad_frames_unless_told_to_leave_them_out():
         (["one.npz", "out.zarr", "--keys", "energy"], "give name=value"),
         (["one.npz", "out.zarr", "--units", "enrgy=eV"], "there is no 'enrgy'"),
         (["one.npz", "out.zarr", "--split", "test=0.7", "--split", "validation=0.7"], "leave something"),
+        (["one.npz", "out.zarr", "--split", "validation=10%"], "validation=10% is no share; give a number such as 0.1"),
         (["one.npz", "out.zarr", "--append", "--no-references"], "leave --no-references out"),
     ],
-    ids=["one path", "keys", "units", "split", "append"],
+    ids=["one path", "keys", "units", "split", "share", "append"],
 )
 def test_convert_refuses_words_that_say_nothing(words, reason):
     done = purestep("data", "convert", *words)

@@ -231,9 +231,9 @@ def test_arrays_of_the_user_are_kept_by_level(tmp_path):
         records, tmp_path / "set.zarr", keys={"charge": "q", "dipole": "mu"}, levels={"charge": "atom", "dipole": "frame"}
     ).store
     assert store[0]["charge"].tolist() == [0, 1, 2] and store[0]["dipole"].tolist() == [1, 1, 1] and np.isnan(store[1]["charge"]).all()
-    with pytest.raises(DataError, match="keys: there is no 'charge' .*charge=atom, frame or edge"):
+    with pytest.raises(DataError, match=r"keys: there is no 'charge' .*charge=atom, frame or edge"):
         convert(records, tmp_path / "other.zarr", keys={"charge": "q"})
-    with pytest.raises(DataError, match="keys: there is no 'force'; did you mean 'forces'?"):
+    with pytest.raises(DataError, match=r"keys: there is no 'force'; did you mean 'forces'\?"):
         convert(records, tmp_path / "other.zarr", keys={"force": "mu"})
 
 
