@@ -47,7 +47,8 @@ def run_on_local_processes(world_size: int, function: Callable[..., object], *ar
                     worker.kill()
                     worker.join()
     if any(ends):
-        raise DistributedError("; ".join(f"rank {rank} {end}" for rank, end in enumerate(ends) if end))
+        alike = {end: [str(rank) for rank, other in enumerate(ends) if other == end] for end in ends if end}
+        raise DistributedError("; ".join(f"rank {' and '.join(ranks)} {end}" for end, ranks in alike.items()))
 
 
 def _wait_for(workers: Sequence[Any], seconds: float) -> None:

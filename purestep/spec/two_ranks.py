@@ -22,7 +22,7 @@ from ..core.state import TrainState
 from ..core.step import Step
 from ..data import Loader, index_at
 from ..distributed import Topology, check_same_state
-from ..distributed.local import gather_shards
+from ..distributed.local import gather_shards, is_alike
 from ..distributed.local_processes import run_on_local_processes
 from ..errors import DistributedError
 from ..loop import RuntimeSettings, use_runtime
@@ -88,7 +88,7 @@ def try_two_ranks(spec: Spec, trust: Sequence[str] = ()) -> str:
         raise
     except Exception as error:  # of the user's code too: it was seen to run as the spec has it, but nobody has promised more
         raise NotTried(
-            f"one process does not take this step in float64, in which ranks are compared: {type(error).__name__}: {error}"
+            f"one process does not take steps on {_MOST_FRAMES} frames in float64, as ranks are compared: {type(error).__name__}: {error}"
         ) from error
     seconds = _START_SECONDS + _SLOWER * (time.perf_counter() - began)
     shared = _share(small, trust, num_steps, whole.seen, seconds)
@@ -185,10 +185,17 @@ def _train_on_rank(topology: Topology, text: str, trust: Sequence[str], num_step
         pieces = build(spec, trust=trust)
         pieces = pieces._replace(training=shared_training(spec, pieces.training, topology))
         trained = _after(_training(spec, pieces, _places(_count(pieces.batches), topology.rank)), num_steps)
-        check_same_state(trained.state, topology, where="after the update")
+        where = "after the update (a buffer that the model sets by the frames of one rank comes apart: average it over ranks, or drop it)"
+        check_same_state(_alike_on_ranks(trained.state), topology, where=where)
         whole = trained._replace(state=gather_shards(trained.state, topology.ranks))
         if topology.rank == 0:
             save(path, whole.seen)
+
+
+def _alike_on_ranks(state: TrainState) -> dict[str, Any]:
+    """The leaves that are to be the same on all ranks. What a transform reports of the gradient that it saw may differ."""
+    alike = is_alike(state)
+    return {path: leaf for path, leaf in tree.items(state) if path.startswith(("params.", "buffers.")) and alike(path)}
 
 
 # --- comparing ----------------------------------------------------------------------------------------------------
@@ -254,12 +261,13 @@ def _advice(whole: _Trained, shared: _Seen) -> str:
     if terms:
         named = [name for name in terms if name != "loss/total"] or terms
         return (
-            f"{', '.join(named)} differs before any update: it takes a mean over the frames of its own rank. Let the term return "
-            "ps.Sums(numerator, denominator), which are added over ranks before the one division"
+            f"{', '.join(named)} differs before any update: a mean is taken over the frames of one rank. Let the term return "
+            "ps.Sums(numerator, denominator), which are added over ranks before the one division; a penalty of a hook, and what the model "
+            "predicts for a frame, must not depend on the other frames of the batch"
         )
     return (
-        "The losses before any update are alike, so it is a hook, a transform or a buffer of the model, which looks at the frames of its "
-        "own rank or draws numbers for the batch as a whole. Try the spec without its hooks, then without its own transforms"
+        "The losses before any update are alike, so it is not they: put transforms behind `accumulate`, since those before it see the "
+        "gradient of one rank; then try the spec without its hooks, and see whether the model changes its buffers"
     )
 
 

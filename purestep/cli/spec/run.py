@@ -31,6 +31,7 @@ class _Run(click.Command):
     \b
       purestep spec run train.json
       purestep spec run train.json --dry-run             one batch through everything; nothing is written
+      purestep spec run train.json --dry-run=20 --distributed   with 20 batches, and two ranks
       purestep spec run train.json --set strategy.num_steps=100 --run-dir runs/short
       purestep spec run train.json --resume auto         go on where there is a checkpoint: for queues that stop jobs
       purestep spec run train.json --trust my.package    the spec names a model of my.package
@@ -52,7 +53,7 @@ class _Run(click.Command):
 @click.option(
     "--distributed/--no-distributed",
     default=None,
-    help="Insist that torchrun or srun started this with others, or that it runs alone. Default: as it was started.",
+    help="Insist that torchrun or srun started this with others (a dry run needs none), or that it runs alone. Default: as it was started.",
 )
 @PROGRESS
 @PROFILE
