@@ -8,6 +8,8 @@ shape, with the size as such a number.
 
 import functools
 import operator
+import random
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, zip_longest
@@ -42,8 +44,8 @@ class HostReads(TorchDispatchMode):
         if func is aten._local_scalar_dense.default:
             return self.read(args[0])
         self._check_writes(func, args, kwargs)
-        if (fixed := _OF_FIXED_SHAPE.get(func)) is not None:
-            return fixed(self, func, *args, **kwargs)
+        if (replaced := _REPLACED.get(func)) is not None:
+            return replaced(self, func, *args, **kwargs)
         result = func(*args, **kwargs)
         if func.is_view and self._is_outside(args[:1]):
             self._outside |= _memory((result,))  # a view without data has memory of another name
@@ -81,7 +83,7 @@ class HostReads(TorchDispatchMode):
             )
         with disable_proxy_modes_tracing():
             value = aten._local_scalar_dense.default(tensor)
-        self.tensors.append(tensor)
+        self.tensors.append(tensor.clone())  # as it is now; it may be written to later
         self.reads.append(HostRead(value, _user_line()))
         return value
 
@@ -143,7 +145,17 @@ def _repeat_interleave(reads: HostReads, func: Any, repeats: Tensor, output_size
     return torch.searchsorted(ends, torch.arange(total, device=repeats.device), right=True)
 
 
-_OF_FIXED_SHAPE: dict[Any, Callable[..., Any]] = {
+def _equal(reads: HostReads, func: Any, x: Tensor, other: Tensor) -> bool:
+    return x.shape == other.shape and bool(reads.read((x == other).all()))
+
+
+def _allclose(reads: HostReads, func: Any, x: Tensor, other: Tensor, *tolerances: Any, **kwargs: Any) -> bool:
+    return bool(reads.read(torch.isclose(x, other, *tolerances, **kwargs).all()))
+
+
+_REPLACED: dict[Any, Callable[..., Any]] = {
+    aten.equal.default: _equal,
+    aten.allclose.default: _allclose,
     aten.nonzero.default: _nonzero,
     aten.index.Tensor: _index,
     aten.index_put.default: _index_put,
@@ -171,13 +183,37 @@ class _HostFunctions(TorchFunctionMode):
             data = options.get("data", options.get("obj"))
             if _holds_tensors(data):
                 return _from_list(_stacked(data), like, options)
-        if func in (Tensor.numpy, Tensor.__array__):
-            raise CaptureError(
-                f"the step turns a tensor into an array at {_user_line()}, which a captured graph would freeze; use torch's functions"
-            )
+        if what := _HIDDEN.get(func):
+            raise CaptureError(f"the step {what} at {_user_line()}, which a captured graph would freeze; use torch's functions")
         return func(*args, **(kwargs or {}))
 
+    def __enter__(self) -> Any:
+        self._generators = _generators()
+        return super().__enter__()
 
+    def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
+        super().__exit__(kind, value, trace)
+        if kind is None and _generators() != self._generators:
+            raise CaptureError(
+                "the step draws from Python's or NumPy's global generator, which a captured graph would freeze; draw by torch.rand(()) in "
+                "the forward of a Training, which takes its bits from the state's seed, and choose by torch.where"
+            )
+
+
+def _generators() -> tuple[Any, ...]:
+    """States of the global generators that are not torch's."""
+    if "numpy" not in sys.modules:
+        return (random.getstate(),)
+    state = sys.modules["numpy"].random.get_state(legacy=False)["state"]
+    return random.getstate(), state["pos"], state["key"].tobytes()
+
+
+_HIDDEN: dict[Any, str] = {
+    Tensor.numpy: "turns a tensor into an array",
+    Tensor.__array__: "turns a tensor into an array",
+    Tensor.__dlpack__: "hands a tensor's memory to another library",
+    Tensor.data.__set__: "puts other memory into a tensor (x.data = y)",  # type: ignore[attr-defined]
+}
 _FROM_DATA = {torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor}
 
 
@@ -206,7 +242,15 @@ def _as_list(x: Tensor) -> Any:
 
 def _user_line() -> str:
     """The innermost line that belongs neither to torch nor to this package."""
-    frames = traceback.extract_stack()
+    return _innermost(traceback.extract_stack())
+
+
+def line_of(error: BaseException) -> str:
+    """The same of the lines that an error came through."""
+    return _innermost(traceback.extract_tb(error.__traceback__))
+
+
+def _innermost(frames: traceback.StackSummary) -> str:
     own = [frame for frame in frames if "/torch/" not in frame.filename and not frame.filename.startswith(_PACKAGE)]
     frame = (own or frames)[-1]
     return f"{frame.filename}:{frame.lineno} ({(frame.line or '').strip()})"
@@ -227,7 +271,9 @@ def guard_graph(graph: fx.GraphModule, num_guards: int) -> fx.GraphModule:
 
 
 def _ancestors(graph: fx.GraphModule, wanted: set[fx.Node]) -> set[fx.Node]:
-    """All nodes that the wanted ones need: their inputs, and every in-place operation on one of these or on a view of it."""
+    """All nodes that the wanted ones need: their inputs, and every earlier in-place operation on one of these or on a view of it."""
+    order = {node: number for number, node in enumerate(graph.graph.nodes)}
+    last = max(map(order.__getitem__, wanted), default=0)  # what is given away is written to after that
     needed: set[fx.Node] = set()
     queue = list(wanted)
     while queue:
@@ -236,7 +282,7 @@ def _ancestors(graph: fx.GraphModule, wanted: set[fx.Node]) -> set[fx.Node]:
             continue
         needed.add(node)
         queue.extend(node.all_input_nodes)
-        queue.extend(_writers(node))
+        queue.extend(writer for writer in _writers(node) if order[writer] < last)
     return needed
 
 

@@ -21,7 +21,7 @@ from ..errors import CaptureError, PurestepError
 from .backends import Compiler, compile_graph, preparing
 from .donation import successor
 from .graph import CaptureRecord, Graph, Run
-from .host_reads import HostReads, guard_graph
+from .host_reads import HostReads, guard_graph, line_of
 from .replay import Replays, obstacle, replays_of
 from .sizes import Symbols, recorded, refuse_sizes, relied_on
 from .storage import Flat, flatten_storage
@@ -138,9 +138,14 @@ def _record(flat: Callable[..., list[Tensor]], example: list[Tensor], symbols: S
     except (RuntimeError, TypeError) as error:
         if isinstance(error, TypeError) and symbols is None:  # a size that is no number cannot be hashed, say
             raise
-        raise CaptureError(f"the step could not be recorded: {error}") from error
+        raise CaptureError(f"the step could not be recorded at {line_of(error)}: {error}{_advice(str(error))}") from error
     _refuse_random(graph)
     return graph
+
+
+def _advice(text: str) -> str:
+    is_decision = any(word in text for word in ("data-dependent", "HigherOrderOperator", ".item()"))
+    return "; let torch.where(condition, a, b) decide by values instead of if, while, torch.cond or .item()" if is_decision else ""
 
 
 def _given(num_leaves: int, positions: list[int], flat: Flat | None) -> list[int] | None:
@@ -281,7 +286,7 @@ def capture_by_dynamo(step: Callable[..., Any], leaves: list[Any], spec: Any, do
     """`torch.compile(fullgraph=True)`.
 
     Raises:
-        CaptureError: If donation is asked for.
+        CaptureError: If donation is asked for; when it is called, if Dynamo cannot take the step whole.
     """
     if donate:
         raise CaptureError("capture='dynamo' cannot donate; use capture='trace'")
@@ -296,7 +301,10 @@ def capture_by_dynamo(step: Callable[..., Any], leaves: list[Any], spec: Any, do
 
     def call(leaves: list[Any], state: Any, buffers: list[Tensor]) -> Any:
         args, kwargs = tree.unflatten(spec, leaves)
-        return compiled(*args, **kwargs)
+        try:
+            return compiled(*args, **kwargs)
+        except torch._dynamo.exc.Unsupported as error:
+            raise CaptureError(f"capture='dynamo' cannot take the step whole{_advice(str(error).lower())}. {error}") from error
 
     return Graph(call, CaptureRecord("dynamo", "", 0, (), time.perf_counter() - began, 0.0))
 
