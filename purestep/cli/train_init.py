@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from ..spec.templates import PRESETS
 from .choosing_parts import SPLIT, VALIDATION_SPLIT, choose_parts
 from .documents import dump
 from .exits import ExitCode, Refusal, tell
@@ -31,7 +32,13 @@ from .exits import ExitCode, Refusal, tell
 @click.option("--num-steps", type=click.IntRange(min=1), help="Updates; 1000 if nothing else is said.")
 @click.option("--num-epochs", type=click.IntRange(min=1), help="Passes over the data, instead.")
 @click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True, help="Frames of a batch.")
-@click.option("--preset", type=click.Choice(["adamw", "sgd"]), default="adamw", show_default=True, help="Optimizer.")
+@click.option(
+    "--preset",
+    type=click.Choice(PRESETS),
+    default="adamw",
+    show_default=True,
+    help="Optimizer and schedule; wsd: constant for most of the run, then a fall, so that it can be made longer.",
+)
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True, help="Where to compute.")
 def command(datasets: tuple[str, ...], output_dir: str, out: str, validation: tuple[str, ...], lr: float, **choices: Any) -> None:
     """Write the spec."""
@@ -40,6 +47,8 @@ def command(datasets: tuple[str, ...], output_dir: str, out: str, validation: tu
     steps, epochs = choices.pop("num_steps"), choices.pop("num_epochs")
     if steps is not None and epochs is not None:
         raise click.UsageError("give --num-steps or --num-epochs, not both")
+    if epochs is not None and choices["preset"] == "adamw-wsd":
+        raise click.UsageError("--preset adamw-wsd needs --num-steps, since its learning rate falls at the end of them")
     directory = os.path.dirname(out)
     parts = choose_parts(datasets, validation, choices.pop("split"), choices.pop("validation_split"))
     spec = template(

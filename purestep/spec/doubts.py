@@ -13,7 +13,7 @@ from .problems import Problem
 _MOST_INITIAL = 0.05  # weight of the initial weights in an average that is worth looking at
 _MOST_PLACES = 1_000_000  # at which a schedule is looked at
 _STEPS = frozenset({*OPTIMIZERS, "scale_by_learning_rate", "scale_by_schedule"})  # kinds that make steps of gradients
-_ENDS = ("decay_steps", "transition_steps", "num_steps", "total_steps", "cycle_steps")  # what schedules call their length
+_ENDS = ("stable_steps", "decay_steps", "transition_steps", "num_steps", "total_steps", "cycle_steps")  # what schedules call their length
 
 
 def doubts(spec: Spec, steps: int | None) -> Iterator[Problem]:

@@ -4,8 +4,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
-Preset = Literal["adamw", "sgd"]
+Preset = Literal["adamw", "adamw-wsd", "sgd"]
 PRESETS = get_args(Preset)
+_FALL = 0.2  # of a run is the fall of the preset adamw-wsd (Hägele et al., arXiv:2405.18392, figure 5)
 
 
 def template(
@@ -30,22 +31,18 @@ def template(
         paths: Stores; they need not exist yet.
         run_dir: Where the run will write.
         learning_rate: Its peak.
-        num_steps: Length of the run in updates, with a warm-up and a cosine decay over it.
+        num_steps: Length of the run in updates, with a warm-up and a decay over it.
         num_epochs: Length in passes over the data, with a constant learning rate, since nobody has counted their batches.
         split: Part of the stores to train on; None: all of them.
         validation_split: Part to validate on: of `validation_paths`, or without them of `paths`.
         model: Dotted path of the model; without it `strategy.model_specs` is left empty, and has to be filled in.
+        preset: Optimizer and shape of the decay: a cosine, or, with `wsd`, none for most of the run and then a short fall.
+
+    Raises:
+        ValueError: If the preset needs `num_steps`, and it is not given.
     """
-    schedule: Any = learning_rate
-    if num_steps is not None:
-        schedule = {
-            "kind": "warmup_cosine_decay",
-            "init_value": 0.0,
-            "peak_value": learning_rate,
-            "warmup_steps": num_steps // 20,
-            "decay_steps": num_steps,
-        }
-    optimizer = {"kind": "adamw", "weight_decay": 0.01} if preset == "adamw" else {"kind": "sgd", "momentum": 0.9}
+    schedule = _schedule(preset, learning_rate, num_steps)
+    optimizer = {"kind": "sgd", "momentum": 0.9} if preset == "sgd" else {"kind": "adamw", "weight_decay": 0.01}
     length = {"num_steps": num_steps} if num_steps is not None else {"num_epochs": num_epochs}
     dataset: dict[str, Any] = {"paths": list(paths), "batch_size": batch_size, "reference_energies": "store"}
     spec: dict[str, Any] = {"spec_version": 1, "name": name, "workflow": "train"}
@@ -64,6 +61,17 @@ def template(
     spec["output"] = {"run_dir": run_dir, "checkpoints": {**_cadence(num_steps), "keep_last": 3}}
     spec["runtime"] = {"seed": 0, "device": device}
     return spec
+
+
+def _schedule(preset: Preset, learning_rate: float, num_steps: int | None) -> Any:
+    rise = {"init_value": 0.0, "peak_value": learning_rate, "warmup_steps": (num_steps or 0) // 20}
+    if preset == "adamw-wsd":
+        if num_steps is None:
+            raise ValueError("the preset adamw-wsd needs the number of updates, since its learning rate falls at the end")
+        fall = max(1, round(_FALL * num_steps))
+        lengths = {"stable_steps": num_steps - rise["warmup_steps"] - fall, "decay_steps": fall}
+        return {"kind": "warmup_stable_decay", **rise, **lengths, "shape": "sqrt"}
+    return learning_rate if num_steps is None else {"kind": "warmup_cosine_decay", **rise, "decay_steps": num_steps}
 
 
 def _decay(num_steps: int | None) -> float:
