@@ -279,6 +279,7 @@ def test_sums_of_evaluate_merge_exactly_over_batches_of_any_size():
         ({"grad_engine": "jax"}, ValueError, "grad_engine: unknown value 'jax'"),
         ({"microbatches": 0}, ValueError, "microbatches must be a whole number of at least 1"),
         ({"trainable": "encodr.*"}, PatternError, "did you mean 'encoder"),
+        ({"optimizer": ps.adamw}, TypeError, "expected a gradient transform .* got the function adamw; call it"),
         ({"loss": 3}, LossError, "expected a loss term, a sum of terms or a function"),
     ],
 )

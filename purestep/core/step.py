@@ -7,11 +7,11 @@ here are the stages after it, gates, counters and metrics, the same for both.
 import dataclasses
 import functools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from . import rng, tree
 from .by_terms import gradient_by_terms
@@ -327,6 +327,13 @@ def _tensors_of(aux: Any) -> Metrics:
     return {str(key): value for key, value in aux.items() if isinstance(value, Tensor)} if isinstance(aux, dict) else {}
 
 
+def _no_parameter(path: str, leaf: Any) -> str:
+    place, kind = f"params.{path}" if path else "params", type(leaf).__name__
+    if isinstance(leaf, (nn.Module, Iterator)):
+        return f"{place} is a {kind}; give a tree of tensors, such as dict(module.named_parameters()), or use ps.Training(module, ...)"
+    return f"{place} is a {kind}; parameters are tensors, so wrap it: torch.tensor(...)"
+
+
 def init_state(
     params: Tree, optimizer: GradientTransform, hooks: Sequence[Hook] = (), seed: int = 0, *, buffers: Tree = None, trainable: Tree = None
 ) -> TrainState:
@@ -346,7 +353,7 @@ def init_state(
     """
     for path, leaf in tree.items(params):
         if not isinstance(leaf, Tensor):
-            raise TypeError(f"params.{path} is a {type(leaf).__name__}; parameters are tensors, so wrap it: torch.tensor(...)")
+            raise TypeError(_no_parameter(path, leaf))
     copied = tree.map(lambda p: p.clone() if runs_transformed() else p.detach().clone(), params)
     for path, leaf in tree.items(copied):
         if trainable is None and not (leaf.is_floating_point() or leaf.is_complex()):

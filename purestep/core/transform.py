@@ -7,6 +7,7 @@ updates reach the parameters. `transforms/` holds the transforms themselves, `se
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -63,6 +64,17 @@ class EmptyState(NamedTuple):
     """State of a transform without memory."""
 
 
+def told(found: Any) -> str:
+    """What a message says of something that should have been a transform, and how to make one of it."""
+    if isinstance(found, (list, tuple)):
+        return f"a {type(found).__name__}; give the parts one after another: chain(*parts)"
+    if isinstance(found, FunctionType):
+        return f"the function {found.__name__}; call it: {found.__name__}(...)"
+    if isinstance(found, torch.optim.Optimizer):
+        return f"torch's {type(found).__name__}, which changes parameters in place; take the one of this package"
+    return f"{found!r}"
+
+
 def chain(*parts: GradientTransform, name: str = "chain") -> GradientTransform:
     """Run transforms in order; itself a transform, with state `{part name: state}`.
 
@@ -78,7 +90,7 @@ def chain(*parts: GradientTransform, name: str = "chain") -> GradientTransform:
     """
     for part in parts:
         if not isinstance(part, GradientTransform):
-            raise TransformError(f"{name}: parts are gradient transforms, one argument each (ps.adam(1e-3), not ps.adam), got {part!r}")
+            raise TransformError(f"{name}: parts are gradient transforms such as ps.adam(1e-3), one argument each, got {told(part)}")
     names = part_names(parts)
     needs = frozenset().union(*(part.needs for part in parts))
     scalers = tuple((key, part.scale_loss) for key, part in zip(names, parts, strict=True) if part.scale_loss is not None)

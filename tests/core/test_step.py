@@ -98,6 +98,17 @@ def test_whole_numbers_cannot_be_parameters():
         ps.init_state({"n": torch.tensor(1)}, ps.sgd(0.1))
 
 
+@pytest.mark.parametrize("give", [lambda module: module, lambda module: module.named_parameters()], ids=["module", "generator"])
+def test_a_module_in_the_place_of_parameters_is_told_how_to_give_them(give):
+    module = torch.nn.Linear(1, 1)
+    with pytest.raises(
+        TypeError, match=r"^params is a (Linear|generator); give .* dict\(module\.named_parameters\(\)\), or use ps\.Training"
+    ):
+        ps.init_state(give(module), ps.sgd(0.1))
+    with pytest.raises(TypeError, match=r"^params\.w is a float; parameters are tensors, so wrap it: torch\.tensor"):
+        ps.init_state({"w": 1.0}, ps.sgd(0.1))
+
+
 def test_a_chain_that_needs_what_no_step_passes_is_refused_when_the_step_is_built():
     passing = lambda updates, state, params=None, **extra: (updates, state)  # noqa: E731
     needy = ps.GradientTransform(lambda params: (), passing, "needy", frozenset({"hessian"}))

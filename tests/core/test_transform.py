@@ -110,6 +110,21 @@ def test_a_state_of_another_chain_is_refused():
         transform.update(GRADS, ps.chain(ps.trace(0.9)).init(PARAMS), PARAMS)
 
 
+@pytest.mark.parametrize(
+    ("part", "told"),
+    [
+        (ps.adam, r"the function adam; call it: adam\(\.\.\.\)"),
+        ([ps.scale(1.0)], r"a list; give the parts one after another: chain\(\*parts\)"),
+        (torch.optim.SGD([torch.zeros(1)], lr=0.1), "torch's SGD, which changes parameters in place; take the one of this package"),
+        (0.1, "0.1"),
+    ],
+    ids=["function", "list", "of torch", "number"],
+)
+def test_a_part_that_is_no_transform_is_told_what_to_do(part, told):
+    with pytest.raises(TransformError, match=f"^outer: parts are gradient transforms such as .*, got {told}$"):
+        ps.chain(part, name="outer")
+
+
 def test_loss_scales_of_all_parts_multiply():
     double = passing("double", scale_loss=lambda loss, state: 2 * loss)
     transform = ps.chain(double, ps.chain(double))
