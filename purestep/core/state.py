@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..errors import ConsumedStateError, StateError
 from . import tree
+from .folding import fold
 from .tree import Tree
 
 
@@ -69,6 +70,10 @@ class TrainState:
 
     def __repr__(self) -> str:
         return tree.describe(self, "TrainState")
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return fold(self, "TrainState")
 
 
 def check_state(state: Any, where: str) -> None:

@@ -223,13 +223,14 @@ def format_bytes(count: int) -> str:
 
 def describe(tree: Tree, title: str) -> str:
     """A table of paths, dtypes, shapes and bytes, as text."""
-    rows = [(path, _leaf_text(leaf), format_bytes(num_bytes(leaf))) for path, leaf in items(tree)]
+    rows = [(path, leaf_text(leaf), format_bytes(num_bytes(leaf))) for path, leaf in items(tree)]
     widths = [max([len(row[column]) for row in rows] or [0]) for column in (0, 1)]
     lines = [f"  {path:<{widths[0]}}  {text:<{widths[1]}}  {size:>10}" for path, text, size in rows]
     return "\n".join([f"{title}  {len(rows)} leaves, {format_bytes(num_bytes(tree))}", *lines])
 
 
-def _leaf_text(leaf: Any) -> str:
+def leaf_text(leaf: Any) -> str:
+    """Dtype, shape and, unless it is the CPU, device of a leaf; what is no tensor as it is."""
     if not isinstance(leaf, Tensor):
         return repr(leaf)
     text = f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}"

@@ -1,10 +1,13 @@
 """The state as a tree: paths, text, static parts, and a mark on what was given away."""
 
+import xml.etree.ElementTree as ET
+
 import pytest
 import torch
 import torch.utils._pytree as torch_pytree
 
 import purestep as ps
+from purestep.core.folding import fold
 from purestep.core.state import check_not_consumed, mark_consumed
 from purestep.errors import ConsumedStateError
 from tests.examples_of_models import training
@@ -30,6 +33,22 @@ def test_the_text_of_a_state_is_a_table_of_paths_shapes_and_bytes():
     lines = repr(training().init()).splitlines()
     assert lines[0].startswith("TrainState  ")
     assert any("params.encoder.weight" in line and "float64[4, 4]" in line and "128 B" in line for line in lines)
+
+
+def test_a_notebook_shows_a_state_as_groups_that_open_with_the_bytes_of_each():
+    state = training().init()
+    page = state._repr_html_()
+    shown = ET.fromstring(page)  # whole: every tag is closed
+    names = [group.find("summary/b").text for group in shown.iter("details")]
+    assert names[0] == "TrainState"
+    assert {"params", "buffers", "opt_state", "counters"} <= set(names)
+    assert [group.get("open") for group in shown.iter("details")] == ["open", *[None] * (len(names) - 1)]
+    assert f"6 leaves, 48 numbers, {ps.tree.format_bytes(ps.tree.num_bytes(state.params))}" in page
+    assert "weight  float64[4, 4]  128 B" in page
+
+
+def test_a_name_in_a_notebook_is_text_and_no_tag():
+    assert "&lt;b&gt;  float32[1]" in fold({"<b>": torch.zeros(1)}, "params")
 
 
 def test_torch_and_optree_see_the_same_leaves():
