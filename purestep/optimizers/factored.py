@@ -33,21 +33,21 @@ def adafactor(
     `torch.optim.Adafactor` factors other dimensions and shortens its steps as 1 / sqrt(t); see `adafactor_torch`.
 
     Args:
-        learning_rate: `None` leaves the steps relative to the parameters' scale alone.
-        min_dim_size_to_factor: Smaller matrices keep every square.
-        decay_rate: Exponent of the growing memory of squares.
+        learning_rate: Number or schedule, finite. `None` leaves the steps relative to the parameters' scale alone.
+        min_dim_size_to_factor: Matrices with a smaller side keep every square; a whole number.
+        decay_rate: Exponent of the growing memory of squares. Not negative.
         decay_offset: Number of updates that do not count for it.
         multiply_by_parameter_scale: Make steps relative to the root mean square of each leaf.
-        clipping_threshold: Largest root mean square of a leaf's update, before the learning rate.
-        momentum: Decay of a mean of the updates; none by default.
+        clipping_threshold: Largest root mean square of a leaf's update, before the learning rate. Positive; None does not clip.
+        momentum: Decay of a mean of the updates, in [0, 1); none by default.
         dtype_momentum: Storage of that mean; never narrower than the arithmetic on it.
-        weight_decay_rate: Not multiplied by the learning rate.
-        eps: Added to the squares.
+        weight_decay_rate: Not multiplied by the learning rate; number or schedule. Not negative.
+        eps: Added to the squares. Not negative.
         factored: False keeps every square.
         weight_decay_mask: Which leaves decay; all by default.
 
     Reference:
-        Shazeer and Stern, "Adafactor: adaptive learning rates with sublinear memory cost", 2018. arXiv:1804.04235
+        Shazeer and Stern, "Adafactor: adaptive learning rates with sublinear memory cost", 2018, Algorithm 4. arXiv:1804.04235
     """
     check_numbers("adafactor", NOT_NEGATIVE, decay_rate=decay_rate, eps=eps)
     check_whole("adafactor", FINITE, decay_offset=decay_offset)
@@ -80,10 +80,16 @@ def adafactor_torch(
     each leaf's root mean square.
 
     Args:
-        eps1: Floor of the squares; torch's default is the machine epsilon of the parameters, here that of float32.
-        eps2: Smallest scale of a leaf.
-        clipping_threshold: torch's `d`.
-        weight_decay: Decoupled, multiplied by the learning rate.
+        learning_rate: Largest relative step; number or schedule, finite.
+        beta2_decay: Minus the exponent of the growing memory of squares. Not positive.
+        eps1: Floor of the squares; torch's default is the machine epsilon of the parameters, here that of float32. Not negative.
+        eps2: Smallest scale of a leaf, in the units of the parameters. Not negative.
+        clipping_threshold: torch's `d`: largest root mean square of a leaf's update. Positive.
+        weight_decay: Decoupled, multiplied by the learning rate; a number. Not negative.
+
+    Reference:
+        `torch.optim.Adafactor` of torch 2.13. Shazeer and Stern, "Adafactor: adaptive learning rates with sublinear memory cost", 2018,
+        Algorithm 4 and section 8. arXiv:1804.04235
     """
     check_numbers("adafactor_torch", NOT_POSITIVE, beta2_decay=beta2_decay)
     check_numbers("adafactor_torch", NOT_NEGATIVE, eps1=eps1, eps2=eps2)

@@ -23,11 +23,15 @@ def sgd(
     `chain(add_decayed_weights(weight_decay), sgd(...))`.
 
     Args:
-        learning_rate: A number or a schedule.
+        learning_rate: Factor of the steps: a number, or a schedule of the number of updates so far. Finite; negative climbs.
         momentum: Decay of the trace, in [0, 1); none by default.
         nesterov: Look ahead along the trace.
         accumulator_dtype: Storage of the trace.
-        dampening: As in torch: new gradients enter the trace with weight `1 - dampening`, the first with 1.
+        dampening: As in torch, in [0, 1]: new gradients enter the trace with weight `1 - dampening`, the first with 1.
+
+    Reference:
+        Robbins and Monro, "A stochastic approximation method", 1951, eq. 8. Momentum as in `trace`: Sutskever et al., "On the importance of
+        initialization and momentum in deep learning", 2013, with the learning rate outside.
     """
     if momentum is not None:
         check_numbers("sgd", DECAY, momentum=momentum)

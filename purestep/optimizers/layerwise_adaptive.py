@@ -25,9 +25,14 @@ def lars(
     The learning rate stands before the momentum, as in the paper.
 
     Args:
-        weight_decay: Added before the trust ratio.
+        learning_rate: Factor of the steps: a number, or a schedule of the number of updates so far. Finite; negative climbs.
+        weight_decay: Added before the trust ratio; number or schedule. Not negative.
         weight_decay_mask: Which leaves decay.
+        trust_coefficient: Ratio of the norms of step and parameters, before the learning rate. Not negative.
+        eps: Added to the norm of the update. Not negative.
         trust_ratio_mask: Which leaves are scaled by the ratio; biases and scales usually are not.
+        momentum: Decay of the trace of steps, in [0, 1).
+        nesterov: Look ahead along that trace.
 
     Reference:
         You et al., "Large batch training of convolutional networks", 2017, Algorithm 1. arXiv:1708.03888

@@ -55,16 +55,29 @@ def muon(
     `f="original"` and `r=0.2` for `f="match_rms_adamw"`; its defaults are `weight_decay=0.1, eps=1e-7`.
 
     Args:
-        learning_rate: And `ns_coeffs` to `mu_dtype`, `nesterov` to `preconditioning`: see `scale_by_muon`.
-        weight_decay: Of the matrices, times the learning rate.
+        learning_rate: Factor of the steps: a number, or a schedule of the number of updates so far. Finite; negative climbs.
+        ns_coeffs: `(a, b, c)`, or one triple for each step, or a name; see `orthogonalize_via_newton_schulz`.
+        ns_steps: Number of Newton-Schulz iterations; at least 1.
+        beta: Decay of the mean of matrices, in [0, 1).
+        eps: Added to a matrix's norm before the iterations, and Adam's `eps`. Not negative.
+        weight_decay: Of the matrices, times the learning rate; number or schedule. Not negative.
         weight_decay_mask: Which matrices decay; all by default.
-        adam_b1: And what begins with `adam_`: of the fallback; its learning rate is `learning_rate` by default.
-        muon_weight_dimension_numbers: Which leaves are matrices, and how: all of two dimensions, read by `layout`, unless said
-            otherwise. `{"embed*": None, "conv*.weight": MuonDimensionNumbers((1, 2, 3), 0)}` leaves embeddings to the fallback and
-            reads torch's convolutions as `(out, in * height * width)`. See `dimensions_by_path`.
-        consistent_rms: See `scale_by_shape`; 0.2 lets one learning rate serve matrices and fallback.
+        mu_dtype: Storage of the means; float32 or wider by default.
+        nesterov: Look ahead, for matrices and others.
+        adaptive: Multiply by the dual norm of the momentum, see `scale_by_muon`.
+        preconditioning: What brings the singular values below 1 at first, see `orthogonalize_via_newton_schulz`.
+        adam_b1: Of the fallback, as what begins with `adam_`: decay of the mean, in [0, 1).
+        adam_b2: Decay of the squares, in [0, 1).
+        adam_eps_root: Added inside the root. Not negative.
+        adam_weight_decay: Times the learning rate; number or schedule. Not negative.
+        adam_learning_rate: Number or schedule, finite; `learning_rate` by default.
+        muon_weight_dimension_numbers: Which leaves are matrices, and how: all of two dimensions, read by `layout`, unless said otherwise.
+            `{"embed*": None, "conv*.weight": MuonDimensionNumbers((1, 2, 3), 0)}` leaves embeddings to the fallback and reads torch's
+            convolutions as `(out, in * height * width)`. See `dimensions_by_path`.
+        consistent_rms: See `scale_by_shape`; 0.2 lets one learning rate serve matrices and fallback. Positive.
         layout: `"out_in"` is torch's `(out, in)`, `"in_out"` optax's `(in, out)`.
-        debias: And `ns_dtype`: see `scale_by_muon`.
+        debias: Correct the mean for its start; False is torch's form, see `scale_by_muon`.
+        ns_dtype: Of the iterations; float32 or wider by default.
         fallback: For the leaves that are no matrices, in place of AdamW.
 
     Reference:
@@ -110,11 +123,21 @@ def soap(
     """Run AdamW in the eigenbasis of Shampoo's preconditioners where a leaf is a matrix, and plain elsewhere.
 
     Args:
-        b1: And what follows: see `scale_by_soap`.
+        learning_rate: Factor of the steps: a number, or a schedule of the number of updates so far. Finite; negative climbs.
+        b1: Decay of the mean of gradients, in [0, 1).
+        b2: Decay of the squares in the basis, in [0, 1).
+        shampoo_beta: Decay of the preconditioners, in [0, 1); `b2` by default.
+        eps: Added outside the root, in the units of the gradients. Not negative.
         weight_decay: Times the learning rate.
         mask: Which leaves decay; all by default.
-        weight_dimension_numbers: And `layout`: which leaves are matrices, as in `muon`.
+        max_precond_dim: A side that is longer is not rotated; a whole number.
+        weight_dimension_numbers: Which leaves are matrices, and how, as `muon_weight_dimension_numbers` of `muon`.
+        layout: Of two-dimensional leaves: `"out_in"` is torch's, `"in_out"` optax's.
         fallback: Scaling for the leaves that are no matrices; `scale_by_adam(b1, b2, eps)` by default.
+
+    Reference:
+        Vyas et al., "SOAP: improving and stabilizing Shampoo using Adam", 2024, Algorithm 3. arXiv:2409.11321. With the changes that
+        `scale_by_soap` names.
     """
     where = {"weight_dimension_numbers": weight_dimension_numbers, "layout": layout}
     matrices = scale_by_soap(b1, b2, shampoo_beta, eps, max_precond_dim, **where)
@@ -143,12 +166,20 @@ def shampoo(
     """Precondition the gradient from both sides where a leaf is a matrix, and by summed squares elsewhere, with momentum on top.
 
     Args:
-        b2: And `eps`, `max_precond_dim`, `graft`: see `scale_by_shampoo`.
-        momentum: Decay of the sum of preconditioned updates.
+        learning_rate: Factor of the steps: a number, or a schedule of the number of updates so far. Finite; negative climbs.
+        b2: None sums squares, as in the paper; a number in [0, 1) takes running means.
+        eps: Added to the eigenvalues, times the identity. Not negative.
+        momentum: Decay of the sum of preconditioned updates, in [0, 1).
         weight_decay: Times the learning rate.
         mask: Which leaves decay; all by default.
-        weight_dimension_numbers: And `layout`: which leaves are matrices, as in `muon`.
+        max_precond_dim: A side that is longer has no preconditioner; a whole number.
+        graft: Give each leaf's result the norm of its gradient.
+        weight_dimension_numbers: Which leaves are matrices, and how, as `muon_weight_dimension_numbers` of `muon`.
+        layout: Of two-dimensional leaves: `"out_in"` is torch's, `"in_out"` optax's.
         fallback: Scaling for the leaves that are no matrices; `scale_by_rss(0.0, eps)` by default, Shampoo's own form for vectors.
+
+    Reference:
+        Gupta et al., "Shampoo: preconditioned stochastic tensor optimization", 2018, Algorithm 1. arXiv:1802.09568
     """
     check_numbers("shampoo", DECAY, momentum=momentum)
     where = {"weight_dimension_numbers": weight_dimension_numbers, "layout": layout}
@@ -177,8 +208,19 @@ def galore(
     """Run Adam on projections of the gradient to a few directions; see `scale_by_galore`.
 
     Args:
+        learning_rate: Factor of the steps: a number, or a schedule of the number of updates so far. Finite; negative climbs.
+        rank: Number of directions; at least 1.
+        update_proj_gap: Updates between two choices of directions; at least 1.
+        scale: Factor on projected updates, the paper's alpha; finite.
+        base_optimizer: What runs on the projections; `scale_by_adam()` by default.
         weight_decay: Times the learning rate.
         mask: Which leaves decay; all by default.
+        weight_dimension_numbers: Which leaves are projected, and how, as `muon_weight_dimension_numbers` of `muon`.
+        layout: Of two-dimensional leaves: `"out_in"` is torch's, `"in_out"` optax's.
+
+    Reference:
+        Zhao et al., "GaLore: memory-efficient LLM training by gradient low-rank projection", 2024, Algorithm 2. arXiv:2403.03507. The
+        longer side is projected, as in optax.
     """
     return chain(
         scale_by_galore(rank, update_proj_gap, scale, base_optimizer, weight_dimension_numbers, layout=layout),

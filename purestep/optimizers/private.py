@@ -19,8 +19,15 @@ def dpsgd(
     """Descend along clipped, noisy means of per-example gradients; see `differentially_private_aggregate`.
 
     Args:
-        momentum: Decay of `trace`; none by default.
+        learning_rate: Factor of the steps: a number, or a schedule of the number of updates so far. Finite; negative climbs.
+        l2_norm_clip: Largest joint norm of one example's gradient. Positive.
+        noise_multiplier: Deviation of the noise, in units of `l2_norm_clip`. Not negative.
+        key: Start of the random stream, a whole number. It is a secret.
+        momentum: Decay of `trace`, in [0, 1); none by default.
         nesterov: See `trace`.
+
+    Reference:
+        Abadi et al., "Deep learning with differential privacy", 2016, Algorithm 1. arXiv:1607.00133
     """
     if momentum is not None:
         check_numbers("dpsgd", DECAY, momentum=momentum)

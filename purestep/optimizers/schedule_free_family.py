@@ -34,11 +34,16 @@ def schedule_free_sgd(
     """Descend along the gradient, and average. Save and validate at `schedule_free_eval_params`.
 
     Args:
-        learning_rate: Constant after the warm-up.
-        warmup_steps: Of a linear rise from 0.
-        b1: And what follows: see `schedule_free`.
-        weight_decay: Added to the gradient.
+        learning_rate: Constant after the warm-up, or a schedule; finite.
+        warmup_steps: Of a linear rise from 0; at least 0. None and 0 have none.
+        b1: How near to the average gradients are taken; above 0, at most 1.
+        weight_decay: Added to the gradient, times the parameters; number or schedule. Not negative.
+        weight_lr_power: 0 weighs all updates alike in the average. Not negative.
+        state_dtype: Of the fast sequence; that of the parameters, but at least float32, by default.
         count_from: 1 has the weights of optax; 0 those of the learning rates really used.
+
+    Reference:
+        Defazio et al., "The road less scheduled", 2024, eq. 3 to 5 and section 4. arXiv:2405.15682
     """
     rate = _warmed("schedule_free_sgd", learning_rate, warmup_steps)
     decay = () if weight_decay is None else (add_decayed_weights(weight_decay),)
@@ -61,12 +66,18 @@ def schedule_free_adamw(
     """Descend as AdamW does without its first moment, and average. Save and validate at `schedule_free_eval_params`.
 
     Args:
-        learning_rate: Constant after the warm-up.
-        warmup_steps: Of a linear rise from 0.
-        b1: Of the average, and the arguments after `weight_decay`: see `schedule_free`.
-        b2: Decay of the squares.
-        weight_decay: Times the learning rate, on `z`.
+        learning_rate: Constant after the warm-up, or a schedule; finite.
+        warmup_steps: Of a linear rise from 0; at least 0. None and 0 have none.
+        b1: How near to the average gradients are taken; above 0, at most 1.
+        b2: Decay of the squares, in [0, 1).
+        eps: Added outside the root, in the units of the gradients. Not negative.
+        weight_decay: Times the learning rate, on the fast sequence; number or schedule. Not negative.
+        weight_lr_power: 0 weighs all updates alike in the average. Not negative.
+        state_dtype: Of the fast sequence; that of the parameters, but at least float32, by default.
         count_from: 1 has the weights of optax; 0 those of the learning rates really used.
+
+    Reference:
+        Defazio et al., "The road less scheduled", 2024, eq. 3 to 5 and section 4. arXiv:2405.15682
     """
     check_numbers("schedule_free_adamw", DECAY, b2=b2)
     rate = _warmed("schedule_free_adamw", learning_rate, warmup_steps)

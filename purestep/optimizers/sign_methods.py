@@ -21,6 +21,11 @@ def lion(
     """Sign of a momentum, and decoupled weight decay; learning rates are 3 to 10 times smaller than AdamW's.
 
     Args:
+        learning_rate: Factor of the steps: a number, or a schedule of the number of updates so far. Finite; negative climbs.
+        b1: Weight of the mean in a step, in [0, 1).
+        b2: Decay of the mean, in [0, 1).
+        mu_dtype: Storage of the mean; float32 or wider by default.
+        weight_decay: Times the learning rate; number or schedule. Not negative.
         mask: Which leaves decay; all by default.
 
     Reference:

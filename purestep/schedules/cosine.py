@@ -15,8 +15,9 @@ def cosine_decay(init_value: float, decay_steps: float, alpha: float = 0.0, expo
     `init * ((1 - alpha) * (0.5 * (1 + cos(pi * t)))^exponent + alpha)` with `t = min(count / decay_steps, 1)`.
 
     Args:
+        init_value: Value at count 0; finite.
         decay_steps: Count at which the end is reached. Positive.
-        alpha: What remains at the end, as a fraction of `init_value`.
+        alpha: What remains at the end, as a fraction of `init_value`; finite.
         exponent: Of the cosine. Positive.
 
     Raises:

@@ -31,14 +31,17 @@ def cosine_restarts(init_value: float, first_cycle_steps: float, cycle_factor: f
     """Fall along half a cosine from `init_value` to `end_value`, and start again, for ever.
 
     Args:
-        first_cycle_steps: Length of the first cycle.
+        init_value: Value at the start of each cycle; finite.
+        first_cycle_steps: Length of the first cycle, in counts. Positive.
         cycle_factor: Length of each cycle relative to the one before; at least 1.
+        end_value: Value at the end of each cycle; finite.
 
     Raises:
         ValueError: If `first_cycle_steps` is not positive or `cycle_factor` is below 1.
 
     Reference:
-        SGDR, as in `sgdr`, eq. 5. torch's `CosineAnnealingWarmRestarts(T_0, T_mult, eta_min)`.
+        Loshchilov and Hutter, "SGDR: Stochastic gradient descent with warm restarts", 2017, eq. 5. arXiv:1608.03983. torch's
+        `CosineAnnealingWarmRestarts(T_0, T_mult, eta_min)`.
     """
     check_numbers("cosine_restarts", FINITE, init_value=init_value, end_value=end_value)
     check_numbers("cosine_restarts", POSITIVE, first_cycle_steps=first_cycle_steps)
@@ -70,10 +73,13 @@ def cyclic(
     """Rise and fall on straight lines, for ever.
 
     Args:
-        rise_steps: Length of each rise.
-        fall_steps: Length of each fall; as the rise by default.
+        init_value: Value between cycles; finite.
+        peak_value: Value at the top of the first cycle; finite.
+        rise_steps: Length of each rise, in counts. Positive.
+        fall_steps: Length of each fall. Positive; as the rise by default.
         mode: Of the height: `"triangular"` keeps it, `"triangular2"` halves it with each cycle, `"exp_range"` multiplies it by
             `gamma^count`.
+        gamma: Factor per count of `"exp_range"`. Positive.
 
     Raises:
         ValueError: If a length is not positive, `gamma` not positive, or the mode unknown.

@@ -23,8 +23,9 @@ def exponential_decay(
     `init * decay_rate^p` with `p = max(count - transition_begin, 0) / transition_steps`, rounded down for stairs.
 
     Args:
-        transition_steps: Counts per factor. Not positive: `init_value` for ever, as in optax.
-        decay_rate: Factor; above 1 it grows. 0: `init_value` for ever, as in optax.
+        init_value: Value at count 0; finite.
+        transition_steps: Counts per factor; finite. Not positive: `init_value` for ever, as in optax.
+        decay_rate: Factor. Not negative; above 1 it grows. 0: `init_value` for ever, as in optax.
         transition_begin: Count at which it starts; negative is 0.
         staircase: Change only when a whole period is over.
         end_value: Bound: from below for `decay_rate < 1`, else from above.

@@ -11,6 +11,12 @@ def constant(value: float) -> Schedule:
     """Keep `value` at every count.
 
     An optimizer given the number itself keeps it as a state leaf, which can be changed; a constant schedule is for `join`.
+
+    Args:
+        value: At every count; finite.
+
+    Reference:
+        optax 0.2.8 `constant_schedule`.
     """
     check_numbers("constant", FINITE, value=value)
 

@@ -15,7 +15,8 @@ def piecewise_constant(init_value: float, boundaries_and_scales: Mapping[int, fl
     """Multiply by a scale from each boundary on: `{30: 0.1, 60: 0.1}` is 1, 0.1, 0.01 times `init_value`.
 
     Args:
-        boundaries_and_scales: `{count: factor}`; the count itself has the new value already.
+        init_value: Value before the first boundary; finite.
+        boundaries_and_scales: `{count: factor}`; the count itself has the new value already. Factors are not negative.
 
     Raises:
         ValueError: If a factor is negative.
@@ -41,7 +42,9 @@ def piecewise_interpolate(interpolate_type: str, init_value: float, boundaries_a
 
     Args:
         interpolate_type: `"linear"` or `"cosine"` between boundaries.
-        boundaries_and_scales: `{count: factor}`; the value there is the value at the boundary before, times the factor.
+        init_value: Value at count 0; finite.
+        boundaries_and_scales: `{count: factor}`; the value there is the value at the boundary before, times the factor. Factors are not
+            negative.
 
     Raises:
         ValueError: If the type is unknown or a factor negative.

@@ -13,6 +13,8 @@ def polynomial(init_value: float, end_value: float, power: float, transition_ste
     `end + (init - end) * (1 - t)^power` with `t = clip((count - transition_begin) / transition_steps, 0, 1)`.
 
     Args:
+        init_value: Value at count 0; finite.
+        end_value: Value at the end and after it; finite.
         power: Positive; 1 is a straight line, 2 brakes towards the end.
         transition_steps: Length of the transition, in counts. Not positive: `init_value` for ever, as in optax.
         transition_begin: Count at which it starts; negative is 0.
@@ -28,6 +30,8 @@ def linear(init_value: float, end_value: float, transition_steps: float, transit
     """Go from `init_value` to `end_value` on a straight line.
 
     Args:
+        init_value: Value at count 0; finite.
+        end_value: Value at the end and after it; finite.
         transition_steps: Length of the transition, in counts. Not positive: `init_value` for ever, as in optax.
         transition_begin: Count at which it starts; negative is 0.
 

@@ -14,7 +14,11 @@ def inverse_sqrt(peak_value: float, warmup_steps: float, init_value: float = 0.0
     With the default timescale this is `peak * sqrt(warmup_steps / count)` after the warm-up. It has no end.
 
     Args:
-        timescale: Counts after the warm-up at which the value has fallen to `peak / sqrt(2)`; `warmup_steps` (at least 1) by default.
+        peak_value: Value after the warm-up; finite.
+        warmup_steps: Length of the rise, in counts. Not negative.
+        init_value: Value at count 0; finite.
+        timescale: Counts after the warm-up at which the value has fallen to `peak / sqrt(2)`. Positive; `warmup_steps` (at least 1) by
+            default.
 
     Raises:
         ValueError: If `warmup_steps` is negative or `timescale` is not positive.

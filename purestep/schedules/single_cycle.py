@@ -16,9 +16,12 @@ def linear_onecycle(
     """Rise from `peak/div_factor` to the peak, fall back, then fall to `peak/(div_factor*final_div_factor)`, on straight lines.
 
     Args:
-        transition_steps: Of the whole cycle.
-        pct_start: Fraction of the steps at which the peak is reached.
-        pct_final: Fraction of the steps at which the last fall begins.
+        transition_steps: Of the whole cycle. Positive.
+        peak_value: The peak; finite.
+        pct_start: Fraction of the steps at which the peak is reached, in [0, 1].
+        pct_final: Fraction of the steps at which the last fall begins; from `pct_start` to 1.
+        div_factor: The peak over the first value. Positive.
+        final_div_factor: The first value over the last. Positive.
 
     Raises:
         ValueError: If `transition_steps` is not positive or the fractions are out of order.
@@ -42,14 +45,18 @@ def cosine_onecycle(
     """Rise from `peak/div_factor` to the peak, then fall to `peak/(div_factor*final_div_factor)`, along half cosines.
 
     Args:
-        transition_steps: Of the whole cycle.
-        pct_start: Fraction of the steps at which the peak is reached.
+        transition_steps: Of the whole cycle. Positive.
+        peak_value: The peak; finite.
+        pct_start: Fraction of the steps at which the peak is reached, in [0, 1].
+        div_factor: The peak over the first value. Positive.
+        final_div_factor: The first value over the last. Positive.
 
     Raises:
         ValueError: If `transition_steps` is not positive or `pct_start` not in [0, 1].
 
     Reference:
-        As `linear_onecycle`; optax `cosine_onecycle_schedule`.
+        Smith and Topin, "Super-convergence", 2018. arXiv:1708.07120. optax 0.2.8 `cosine_onecycle_schedule`, except as `linear_onecycle`
+        says.
     """
     check_numbers("cosine_onecycle", FINITE, peak_value=peak_value)
     check_numbers("cosine_onecycle", POSITIVE, transition_steps=transition_steps, div_factor=div_factor, final_div_factor=final_div_factor)
@@ -72,16 +79,19 @@ def onecycle(
     Its turning points are fractions, one count earlier than optax's, so that the last of `total_steps` counts has the last value.
 
     Args:
-        total_steps: Of the whole cycle; at least 2, so that it has a beginning and an end.
-        max_value: The peak.
+        total_steps: Of the whole cycle. Positive; with fewer than 2 it has no end.
+        max_value: The peak; finite.
+        pct_start: Fraction of the steps at which the peak is reached, in [0, 1].
         interpolate_type: `"cosine"` or `"linear"`.
+        div_factor: The peak over the first value. Positive.
+        final_div_factor: The first value over the last. Positive.
         three_phase: Fall back to the initial value in as long as it rose, then further; else fall in one.
 
     Raises:
         ValueError: If an argument is out of range.
 
     Reference:
-        `torch.optim.lr_scheduler.OneCycleLR`.
+        `torch.optim.lr_scheduler.OneCycleLR` of torch 2.13.
     """
     check_numbers("onecycle", FINITE, max_value=max_value)
     check_numbers("onecycle", POSITIVE, total_steps=total_steps, div_factor=div_factor, final_div_factor=final_div_factor)

@@ -30,6 +30,11 @@ def _steps_after_warmup(name: str, warmup_steps: float, decay_steps: float) -> f
 def warmup_constant(init_value: float, peak_value: float, warmup_steps: float) -> Schedule:
     """Rise to `peak_value` and stay.
 
+    Args:
+        init_value: Value at count 0; finite.
+        peak_value: Value after the warm-up; finite.
+        warmup_steps: Length of the rise, in counts. Not negative.
+
     Reference:
         optax `warmup_constant_schedule`, except that without warm-up steps this is `peak_value` (there: `init_value` for ever).
     """
@@ -44,8 +49,12 @@ def warmup_cosine_decay(
     """Rise to `peak_value`, then fall to `end_value` along half a cosine.
 
     Args:
-        decay_steps: Count at which the end is reached: it counts from 0 and includes the warm-up.
-        exponent: Of the cosine, see `cosine_decay`.
+        init_value: Value at count 0; finite.
+        peak_value: Value after the warm-up; finite.
+        warmup_steps: Length of the rise, in counts. Not negative.
+        decay_steps: Count at which the end is reached. Positive; it counts from 0 and includes the warm-up.
+        end_value: Value at the end and after it; finite.
+        exponent: Of the cosine, see `cosine_decay`. Positive.
 
     Raises:
         ValueError: If `decay_steps` is 0, where `end_value` would hold from the first update on, or below `warmup_steps`.
@@ -75,6 +84,16 @@ def warmup_exponential_decay(
 ) -> Schedule:
     """Rise to `peak_value`, then decay by a constant factor per period; see `exponential_decay`, whose count starts after the warm-up.
 
+    Args:
+        init_value: Value at count 0; finite.
+        peak_value: Value after the warm-up; finite.
+        warmup_steps: Length of the rise, in counts. Not negative.
+        transition_steps: Counts per factor. Not positive: `peak_value` for ever, as in optax.
+        decay_rate: Factor. Not negative; above 1 it grows.
+        transition_begin: Count after the warm-up at which the decay starts; negative is 0.
+        staircase: Change only when a whole period is over.
+        end_value: Bound: from below for `decay_rate < 1`, else from above. Finite.
+
     Reference:
         optax `warmup_exponential_decay_schedule`.
     """
@@ -90,11 +109,19 @@ def warmup_polynomial_decay(
     """Rise to `peak_value`, then fall to `end_value` as a power of the remaining fraction.
 
     Args:
-        decay_steps: Count at which the end is reached: it counts from 0 and includes the warm-up.
-        power: 1 falls on a straight line.
+        init_value: Value at count 0; finite.
+        peak_value: Value after the warm-up; finite.
+        warmup_steps: Length of the rise, in counts. Not negative.
+        decay_steps: Count at which the end is reached. Positive; it counts from 0 and includes the warm-up.
+        end_value: Value at the end and after it; finite.
+        power: 1 falls on a straight line. Positive.
 
     Raises:
         ValueError: If `decay_steps` is 0, where `end_value` would hold from the first update on, or below `warmup_steps`.
+
+    Reference:
+        `polynomial` after a warm-up: optax 0.2.8 `polynomial_schedule`. BERT's schedule has the power 1: Devlin et al., "BERT", 2019,
+        appendix A.2. arXiv:1810.04805
     """
     check_numbers("warmup_polynomial_decay", FINITE, init_value=init_value, peak_value=peak_value, end_value=end_value)
     check_numbers("warmup_polynomial_decay", POSITIVE, power=power)
@@ -115,8 +142,13 @@ def warmup_stable_decay(
     """Rise to `peak_value`, hold it, then fall to `end_value`: a trapezoid.
 
     Args:
-        stable_steps: Length of the plateau.
-        decay_steps: Length of the fall alone (unlike `warmup_cosine_decay`, where it includes what comes before).
+        init_value: Value at count 0; finite.
+        peak_value: Value after the warm-up; finite.
+        warmup_steps: Length of the rise, in counts. Not negative.
+        stable_steps: Length of the plateau, in counts. Not negative.
+        decay_steps: Length of the fall alone (unlike `warmup_cosine_decay`, where it includes what comes before). Not negative; 0 drops to
+            the end.
+        end_value: Value at the end and after it; finite.
         shape: Of the fall: `"linear"`, `"cosine"`, `"sqrt"` (`1 - sqrt(t)`) or `"exponential"` (needs `end_value > 0`).
 
     Raises:

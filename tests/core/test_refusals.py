@@ -6,6 +6,7 @@ from torch import nn
 
 import purestep as ps
 from purestep.core.hook import Hook, Stage
+from purestep.core.schedule import init_hyperparam
 from purestep.errors import HookError, LossError, StateError
 from tests.examples_of_models import Plain, batches, seeded, training
 
@@ -87,9 +88,11 @@ def test_parameters_that_are_no_tensors_are_refused_by_path(params):
 
 
 @pytest.mark.parametrize("rate", [float("nan"), "1e-3", True])
-def test_a_rate_that_is_no_number_is_refused_when_the_state_is_made(rate):
-    with pytest.raises((TypeError, ValueError), match="hyperparameter"):
-        ps.init_state(ONE, ps.sgd(rate))
+def test_a_rate_that_is_no_number_is_refused_when_the_optimizer_is_made(rate):
+    with pytest.raises((TypeError, ValueError), match="learning_rate must"):
+        ps.sgd(rate)
+    with pytest.raises((TypeError, ValueError), match="hyperparameter"):  # of a transform of one's own, when its state is made
+        init_hyperparam(rate, ONE)
 
 
 @pytest.mark.parametrize("loss", [None, 1.0, "mse"])
