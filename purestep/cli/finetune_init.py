@@ -7,8 +7,9 @@ import click
 
 from .choosing_parts import SPLIT, VALIDATION_SPLIT, choose_parts
 from .documents import dump
+from .editor_schema import SCHEMA, with_schema, write_schema
 from .exits import ExitCode, Refusal, tell
-from .train_init import write_new
+from .new_files import write_new
 
 
 @click.command(
@@ -41,11 +42,12 @@ from .train_init import write_new
 @click.option("--num-epochs", type=click.IntRange(min=1), help="Passes over the data, instead.")
 @click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True, help="Frames of a batch.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True, help="Where to compute.")
+@SCHEMA
 def command(source: str, datasets: tuple[str, ...], output_dir: str, out: str, validation: tuple[str, ...], **choices: Any) -> None:
     """Write the spec."""
     from ..spec.templates import finetune_template, relative_to
 
-    steps, epochs = choices.pop("num_steps"), choices.pop("num_epochs")
+    steps, epochs, beside = (choices.pop(name) for name in ("num_steps", "num_epochs", "schema"))
     if steps is not None and epochs is not None:
         raise click.UsageError("give --num-steps or --num-epochs, not both")
     directory, model, recipe = os.path.dirname(out), choices.pop("model"), recipe_of(source)
@@ -65,7 +67,9 @@ def command(source: str, datasets: tuple[str, ...], output_dir: str, out: str, v
         name=os.path.basename(os.path.normpath(output_dir)),
         **choices,
     )
-    write_new(out, dump(spec) + "\n")
+    write_new(out, dump(with_schema(spec) if beside else spec) + "\n")
+    if beside:
+        write_schema(directory)
     fill = "" if spec["strategy"]["model_specs"] else "fill strategy.model_specs, then: "
     tell(f"wrote {out}: {parts.text()}", f"next: {fill}purestep spec report {out}")
 

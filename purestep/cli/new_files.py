@@ -17,3 +17,16 @@ def check_new(path: str) -> str:
     if not os.path.isdir(directory):
         raise Refusal(f"{path}: there is no directory {directory}", ExitCode.PATH, [f"mkdir -p {directory}"])
     return path
+
+
+def write_new(path: str, text: str) -> None:
+    """Write a file that must not exist.
+
+    Raises:
+        Refusal: If it does.
+    """
+    try:
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise Refusal(f"{path} exists, and nothing is written over it", ExitCode.PATH, ["choose another name, or delete it"]) from error

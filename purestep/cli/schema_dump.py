@@ -4,7 +4,7 @@ import click
 
 from .documents import dump
 from .exits import tell
-from .train_init import write_new
+from .new_files import write_new
 
 
 @click.command(

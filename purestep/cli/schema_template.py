@@ -6,7 +6,7 @@ import click
 
 from .documents import dump, emit
 from .exits import tell
-from .train_init import write_new
+from .new_files import write_new
 
 
 @click.command(

@@ -8,7 +8,9 @@ import click
 from ..spec.templates import PRESETS
 from .choosing_parts import SPLIT, VALIDATION_SPLIT, choose_parts
 from .documents import dump
-from .exits import ExitCode, Refusal, tell
+from .editor_schema import SCHEMA, with_schema, write_schema
+from .exits import tell
+from .new_files import write_new
 
 
 @click.command(
@@ -40,11 +42,12 @@ from .exits import ExitCode, Refusal, tell
     help="Optimizer and schedule; wsd: constant for most of the run, then a fall, so that it can be made longer.",
 )
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True, help="Where to compute.")
+@SCHEMA
 def command(datasets: tuple[str, ...], output_dir: str, out: str, validation: tuple[str, ...], lr: float, **choices: Any) -> None:
     """Write the spec."""
     from ..spec.templates import relative_to, template
 
-    steps, epochs = choices.pop("num_steps"), choices.pop("num_epochs")
+    steps, epochs, beside = (choices.pop(name) for name in ("num_steps", "num_epochs", "schema"))
     if steps is not None and epochs is not None:
         raise click.UsageError("give --num-steps or --num-epochs, not both")
     if epochs is not None and choices["preset"] == "adamw-wsd":
@@ -62,19 +65,8 @@ def command(datasets: tuple[str, ...], output_dir: str, out: str, validation: tu
         name=os.path.basename(os.path.normpath(output_dir)),
         **choices,
     )
-    write_new(out, dump(spec) + "\n")
+    write_new(out, dump(with_schema(spec) if beside else spec) + "\n")
+    if beside:
+        write_schema(directory)
     fill = "" if choices["model"] is not None else "fill strategy.model_specs, then: "
     tell(f"wrote {out}: {parts.text()}", f"next: {fill}purestep spec report {out}")
-
-
-def write_new(path: str, text: str) -> None:
-    """Write a file that must not exist.
-
-    Raises:
-        Refusal: If it does.
-    """
-    try:
-        with open(path, "x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError as error:
-        raise Refusal(f"{path} exists, and nothing is written over it", ExitCode.PATH, ["choose another name, or delete it"]) from error
