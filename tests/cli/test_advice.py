@@ -13,8 +13,9 @@ from purestep.cli.program import Program
 
 ROOT = Path(purestep.__file__).parent
 PAGES = [*(ROOT.parent / "docs").glob("*.md"), *(ROOT.parent / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md"))]
+PAGES += [path for path in (ROOT.parent / "examples").iterdir() if path.is_file()]
 # quoted, set apart, or after a prompt; up to its end, or to the remark that follows two spaces
-ADVICE = re.compile(r"(?:(?<=`)|(?<=  )|(?<=\$ )|(?<=-m )|(?<=: ))purestep ([a-z]+(?: (?! )[^\s`'\"|,;:()]+)*)")
+ADVICE = re.compile(r"(?:(?<=`)|(?<=  )|(?<=\$ )|(?<=-m )|(?<=srun )|(?<=: ))purestep ([a-z]+(?: (?! )[^\s`'\"|,;:()]+)*)")
 PLACEHOLDER = "7"  # a name, a path and a number, for what is known only when the advice is given
 
 
