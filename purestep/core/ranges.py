@@ -50,24 +50,30 @@ def check_numbers(function: str, allowed: Range, **arguments: object) -> None:
         ValueError: If one lies elsewhere, or is NaN.
     """
     for name, value in arguments.items():
-        if isinstance(value, Tensor):
-            continue
         if callable(value):
             raise TypeError(f"{function}: {name} must be a number, got {value!r}; inject_hyperparams(...) drives it by a schedule")
-        if isinstance(value, bool) or not isinstance(value, Real):
-            raise TypeError(f"{function}: {name} must be a number and {allowed.words}, got {value!r}")
-        if not allowed.holds(value):
-            raise ValueError(f"{function}: {name} must {allowed.words}, got {value}")
+        _check(function, allowed, name, value, "a number")
 
 
 def check_schedulable(function: str, allowed: Range, **arguments: object) -> None:
     """`check_numbers` for arguments that may be schedules too; these pass, as their values are known only later."""
-    check_numbers(function, allowed, **{name: value for name, value in arguments.items() if not callable(value)})
+    for name, value in arguments.items():
+        if not callable(value):
+            _check(function, allowed, name, value, "a number or a schedule")
 
 
 def check_whole(function: str, allowed: Range, **arguments: object) -> None:
     """`check_numbers` for arguments that count something: 2.0 is refused too, with TypeError."""
     for name, value in arguments.items():
-        if isinstance(value, bool) or not isinstance(value, Tensor | Integral):
+        if not isinstance(value, Tensor | Integral):
             raise TypeError(f"{function}: {name} must be a whole number and {allowed.words}, got {value!r}")
-    check_numbers(function, allowed, **arguments)
+        _check(function, allowed, name, value, "a whole number")
+
+
+def _check(function: str, allowed: Range, name: str, value: object, kind: str) -> None:
+    if isinstance(value, Tensor):
+        return
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{function}: {name} must be {kind} and {allowed.words}, got {value!r}")
+    if not allowed.holds(value):
+        raise ValueError(f"{function}: {name} must {allowed.words}, got {value}")

@@ -30,7 +30,7 @@ def sgd(
         dampening: As in torch, in [0, 1]: new gradients enter the trace with weight `1 - dampening`, the first with 1.
 
     Reference:
-        Robbins and Monro, "A stochastic approximation method", 1951, eq. 8. Momentum as in `trace`: Sutskever et al., "On the importance of
+        Robbins and Monro, "A stochastic approximation method", 1951. Momentum as in `trace`: Sutskever et al., "On the importance of
         initialization and momentum in deep learning", 2013, with the learning rate outside.
     """
     if momentum is not None:

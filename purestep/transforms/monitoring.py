@@ -82,6 +82,8 @@ def measure_with_ema(measure: Measure, decay: float, debias: bool = True, accumu
     """Average a measure over time: `m <- decay m + (1 - decay) measure(updates)`, for use in `monitor`.
 
     Args:
+        measure: `fn(updates) -> tensor`.
+        decay: In [0, 1).
         debias: Divide by `1 - decay^t`.
         accumulator_dtype: Storage of the mean; float64 by default.
     """

@@ -192,7 +192,8 @@ def assert_refused_by_name(name, argument, values):
 
 @pytest.mark.parametrize(("name", "argument"), ARGUMENTS_OF_ALL)
 def test_every_number_has_a_range(name, argument):
-    assert argument in OF_ONE.get(name, {}) or (argument in OUTSIDE) + (argument in ANYWHERE) == 1
+    given = argument in OF_ONE.get(name, {}) or (argument in OUTSIDE) + (argument in ANYWHERE) == 1
+    assert given, f"give {argument} numbers in OUTSIDE that it cannot be, or in ANYWHERE the reason why it can be any"
 
 
 @pytest.mark.parametrize(("name", "argument"), [(name, argument) for name, argument in ARGUMENTS_OF_ALL if argument != "key"])
