@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import click
 
 from ..errors import CheckpointError, DataError, DistributedError, PurestepError, RecompileError, SpecError, StallError, TrustError
+from .out_of_memory import ADVICE, is_out_of_memory
 
 
 class ExitCode(enum.IntEnum):
@@ -121,4 +122,5 @@ def _report_defect(error: BaseException, run_dir: str | None, rank: int) -> None
 
 
 def _notes(error: BaseException) -> list[str]:
-    return [f"  {note}" for note in getattr(error, "__notes__", ())]
+    notes = (*getattr(error, "__notes__", ()), *(ADVICE if is_out_of_memory(error) else ()))
+    return [f"  {note}" for note in notes]

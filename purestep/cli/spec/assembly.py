@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import documents
+from ..out_of_memory import MemoryDump
 from ..preparing import compiled, device_of, settings_of
 from ..runs.finding import records_of
 from .beginning import Start, checkpointer, first_state_of
@@ -103,8 +104,9 @@ def listeners_of(request: Request, batches: Any, stack: contextlib.ExitStack) ->
 
     spec, run_dir, topology = request.spec, request.run_dir, request.topology
     status = [stack.enter_context(RankStatus(os.path.join(run_dir, "ranks"), topology))] if topology.world_size > 1 else []
+    memory = MemoryDump(run_dir, topology.rank)
     if topology.rank != 0:
-        return status, [], contextlib.nullcontext
+        return status, [memory], contextlib.nullcontext
     every = spec.output.report_every
     # the log first, so that a checkpoint never knows more than it
     log = JsonlWriter(os.path.join(run_dir, "metrics.jsonl"), every_n_batches=every)
@@ -115,7 +117,7 @@ def listeners_of(request: Request, batches: Any, stack: contextlib.ExitStack) ->
         if hasattr(one, "__exit__"):
             stack.enter_context(one)
     dump = CrashDump(run_dir, description_of(spec, batches))
-    before, after = [*status, log, progress, *writers], [*ends_of(spec.strategy, log.path), dump]
+    before, after = [*status, log, progress, *writers], [*ends_of(spec.strategy, log.path), dump, memory]
     if request.telling.profile is None:
         return before, after, contextlib.nullcontext
     profile = make_profile(request.telling.profile, os.path.join(run_dir, "trace"))
