@@ -51,7 +51,7 @@ def check_hook(
     batch = points() if batch is None else batch
     optimizer, what = _descend(), f"hook {hook.name}"
     step = make_step(loss_fn, optimizer, (hook,))
-    first = check_repeats(lambda params: init_state(params, optimizer, (hook,)), (params,), f"{what}: init")
+    first = check_repeats(lambda params: init_state(params, optimizer, (hook,)), (params,), f"{what}: init", ["params"])
     assert_shares_no_memory(first, (params, batch), f"{what}: the first state")
     assert_leaves_are_apart(first, f"{what}: the first state")
     state, metrics = _stepped(step, first, batch, what)
@@ -60,7 +60,7 @@ def check_hook(
         earlier = metrics
         state, metrics = step(state, batch)
         assert_same_layout(metrics, earlier, f"{what}: the metrics of a step")
-    result, _ = check_repeats(step, (state, batch), f"{what}: the step")
+    result, _ = check_repeats(step, (state, batch), f"{what}: the step", ["state", "batch"])
     assert_shares_no_memory(result, (state, batch), f"{what}: the step's state")
     assert_leaves_are_apart(result, f"{what}: the step's state")
     _check_rejection(hook, make_step(loss_fn, _reject(), (hook,)), state, batch)

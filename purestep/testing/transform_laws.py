@@ -43,15 +43,17 @@ def check_transform(
     """
     gradient = gradient or (lambda params: tree.map(lambda p: p - 0.3, params))
     extra, name = dict(extra or {}), transform.name
-    first = check_repeats(transform.init, (params,), f"{name}: init")
+    first = check_repeats(transform.init, (params,), f"{name}: init", ["params"])
+    _check_tensors(first, name)
     assert_shares_no_memory(first, params, f"{name}: the state of init")
     assert_leaves_are_apart(first, f"{name}: the state of init")
     tree.paths(first)  # raises if two leaves have one path
     _check_ignores_unknown(transform, gradient(params), first, params, extra)
 
-    def update(params: Tree, state: Any, updates: Tree) -> tuple[Any, Any]:
+    def update(params: Tree, state: Any, updates: Tree) -> dict[str, Any]:
         result, new = transform.update(updates, state, params, **extra)
-        return (tuple(result) if isinstance(result, Gated) else (result,)), new
+        changed = {"updates": result.updates, "verdict": tuple(result[1:])} if isinstance(result, Gated) else {"updates": result}
+        return {**changed, "state": new}
 
     state, moved = first, params
     for _ in range(num_steps):
@@ -61,16 +63,17 @@ def check_transform(
         assert_same_layout(state, first, f"{name}: the state after an update")
         moved = apply_updates(moved, result)
     arguments = (moved, state, gradient(moved))
-    results = check_repeats(update, arguments, f"{name}: update")
-    assert_shares_no_memory(results, arguments, f"{name}: the results of update")
-    assert_leaves_are_apart(results[1], f"{name}: the state of update")
+    names = ["params", "state", "updates"]
+    results = check_repeats(update, arguments, f"{name}: update", names)
+    assert_shares_no_memory(results, dict(zip(names, arguments, strict=True)), f"{name}: the results of update")
+    assert_leaves_are_apart(results["state"], f"{name}: the state of update")
     _check_rejection(transform, moved, state, gradient(moved), extra)
     check_forms(update, arguments, rtol, atol, f"{name}: update")
 
 
 def _check_ignores_unknown(transform: GradientTransform, updates: Tree, state: Any, params: Tree, extra: dict[str, Any]) -> None:
     try:
-        transform.update(updates, state, params, **extra, unknown_to_all=torch.zeros(()))
+        results = transform.update(updates, state, params, **extra, unknown_to_all=torch.zeros(()))
     except TypeError as error:
         if "unknown_to_all" not in str(error):
             raise
@@ -78,6 +81,14 @@ def _check_ignores_unknown(transform: GradientTransform, updates: Tree, state: A
             f"{transform.name}: update must accept **extra: the step passes arguments that it may not know, and it ignores them; "
             f"write update(updates, state, params=None, **extra) ({error})"
         ) from error
+    pair = isinstance(results, tuple) and len(results) == 2
+    assert pair, f"{transform.name}: update must return the pair (updates, state), got a {type(results).__name__}"
+
+
+def _check_tensors(state: Any, name: str) -> None:
+    for path, leaf in tree.items(state):
+        told = f"{name}: the state of init: {path or 'it'} is of type {type(leaf).__name__}; a transform keeps tensors, so wrap it"
+        assert isinstance(leaf, Tensor), f"{told}: torch.tensor(...)"
 
 
 def _check_updates(updates: Tree, params: Tree, name: str) -> None:
