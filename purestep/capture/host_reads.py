@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, fx
 from torch._subclasses import FakeTensor
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, has_proxy_slot
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -37,6 +38,8 @@ class HostReads(TorchDispatchMode):
         self.tensors: list[Tensor] = []
         self.reads: list[HostRead] = []
         self.functions = _HostFunctions()
+        self.latest: Tensor | None = None
+        """The last value that is not empty."""
         self._outside: dict[int, Any] = {}  # memory of tensors that the step closes over, kept so that no other gets its address
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -47,6 +50,8 @@ class HostReads(TorchDispatchMode):
         if (replaced := _REPLACED.get(func)) is not None:
             return replaced(self, func, *args, **kwargs)
         result = func(*args, **kwargs)
+        if isinstance(result, Tensor) and statically_known_true(result.numel() > 0):
+            self.latest = result
         if func.is_view and self._is_outside(args[:1]):
             self._outside |= _memory((result,))  # a view without data has memory of another name
         return result
