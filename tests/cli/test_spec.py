@@ -193,6 +193,7 @@ def test_a_run_writes_down_what_it_was_and_what_became_of_it():
     records = documents_in("run")
     assert records["spec.json"]["strategy"]["num_steps"] == 2
     assert records["spec.json"]["strategy"]["update"][2]["b1"] == 0.9
+    assert Path("run/spec.source.json").read_bytes() == Path("spec.json").read_bytes()
     assert records["run.json"]["overrides"] == ["strategy.num_steps=2"]
     assert records["run.json"]["packages"]["torch"] == importlib.metadata.version("torch")
     assert (records["status.json"]["status"], records["status.json"]["exit_code"]) == ("finished", 0)

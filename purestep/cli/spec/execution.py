@@ -1,6 +1,6 @@
 """A run of a spec in its directory: what it needs is made, what happens is written down, and how it ended is told.
 
-spec.json       the spec, with defaults and overrides, paths absolute
+spec.json       the spec, with defaults and overrides, paths absolute; spec.source.json is what was typed
 run.json        versions, code, command line, device, data, seeds
 metrics.jsonl   the log
 checkpoints/    the states

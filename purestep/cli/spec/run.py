@@ -1,6 +1,7 @@
 """The command `purestep spec run`: a new run, in a directory of its own; or the same run, taken up again."""
 
 import os
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -121,6 +122,7 @@ def _found(directory: str) -> str:
 def _make_directory(spec: "Spec", path: str, overrides: tuple[str, ...], grants: tuple[str, ...], begun: bool) -> None:
     from ...spec.failed_starts import is_in_use
     from ...spec.reading import document_of
+    from .documents_of_specs import file_of
     from .record import describe_run, write_changes, write_installed
 
     directory = spec.output.run_dir
@@ -130,6 +132,7 @@ def _make_directory(spec: "Spec", path: str, overrides: tuple[str, ...], grants:
         tell(f"{directory} holds no checkpoint yet; the run begins anew")
     else:
         _claim(path, directory, grants)
+    shutil.copyfile(file_of(path), os.path.join(directory, "spec.source.json"))
     documents.write(os.path.join(directory, "spec.json"), document_of(spec))
     documents.write(os.path.join(directory, "run.json"), describe_run(spec, path, overrides))
     write_changes(directory, os.getcwd(), spec)
