@@ -16,6 +16,7 @@ from ..core.event import Event
 from ..core.hook import Stage
 from ..core.state import TrainState
 from ..core.step import Step
+from ..errors import StallError
 from ..loop import fit
 from ..testing import assert_trees_equal
 from .building import Pieces
@@ -155,8 +156,14 @@ class _Ladder:
                     raise Failure(f"the loss of batch {len(losses)} of {self.num_batches} is {losses[-1]}")
 
         state = first_state(self.spec, self.training, self.where)[0]
-        fit(self.training, self.pieces.batches, state=state, num_batches=self.num_batches, step=self.step_of_run, listeners=[note])
-        return f"{self.num_batches} batches in a row: loss {losses[0]:.6g} at the first, {losses[-1]:.6g} at the last"
+        try:
+            result = fit(
+                self.training, self.pieces.batches, state=state, num_batches=self.num_batches, step=self.step_of_run, listeners=[note]
+            )
+        except StallError as stalled:
+            raise Failure(str(stalled)) from stalled
+        updates = int(result.state.counters.step_count)
+        return f"{self.num_batches} batches in a row, {updates} updates: loss {losses[0]:.6g} at the first, {losses[-1]:.6g} at the last"
 
     def validation(self) -> str | None:
         """One batch of the data that is held back."""

@@ -59,7 +59,7 @@ def test_several_batches_are_trained_on_in_a_row():
     assert (done.exit_code, rung["outcome"]) == (0, "passed")
     assert purestep("spec", "run", "spec.json", "--max-steps", 3, "--progress", "none", "--no-report").exit_code == 0
     losses = [json.loads(line)["loss/total"] for line in Path("run/metrics.jsonl").read_text().splitlines() if '"loss/total"' in line]
-    assert rung["words"] == f"3 batches in a row: loss {losses[0]:.6g} at the first, {losses[2]:.6g} at the last"
+    assert rung["words"] == f"3 batches in a row, 3 updates: loss {losses[0]:.6g} at the first, {losses[2]:.6g} at the last"
 
 
 def test_the_number_of_batches_stands_behind_an_equals_sign_only_and_is_positive():
