@@ -11,6 +11,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 NEEDS_A_FILE = {"fcc_stress"}
 
 SHOWN = {
+    "ase_calculator": {"share_of_forces": lambda x: x < 0.2, "energy_per_atom": lambda x: x < 0.05},  # eV
     "alternating": {
         "mean": lambda x: 2.7 < x < 3.3,
         "deviation": lambda x: 0.25 < x < 0.75,
