@@ -27,6 +27,26 @@ class Histogram(NamedTuple):
     largest: float
 
 
+class Values(NamedTuple):
+    """An array of a store, and what is in it; the numbers are those of known values, None where nothing is known."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    chunks: tuple[int, ...]
+    """Of what the array is read and written at a time."""
+    unknown: int
+    """Values that are NaN or infinite."""
+    least: float | None
+    mean: float | None
+    std: float | None
+    largest: float | None
+
+    def __str__(self) -> str:
+        known = "nothing is known" if self.mean is None else f"{self.least:.4g}, {self.mean:.4g} ± {self.std:.4g}, {self.largest:.4g}"
+        unknown = f"  {self.unknown} unknown" if self.unknown else ""
+        return f"{self.dtype}{list(self.shape)} in chunks of {list(self.chunks)}  {known}{unknown}"
+
+
 @dataclasses.dataclass(frozen=True)
 class Inspection:
     """What `inspect` found. Frames are numbers in the store."""
@@ -39,6 +59,7 @@ class Inspection:
     """Frames by part of the split; empty without one."""
     coverage: dict[str, int]
     """Frames with a known value, by key."""
+    arrays: dict[str, Values]
     units: dict[str, str]
     elements: dict[str, int]
     """Atoms by symbol."""
@@ -51,6 +72,7 @@ class Inspection:
     def document(self) -> dict[str, Any]:
         """As JSON values."""
         named = dataclasses.asdict(self)
+        named["arrays"] = {key: found._asdict() for key, found in self.arrays.items()}
         named["histograms"] = {name: found._asdict() for name, found in self.histograms.items()}
         named["suspicions"] = [found._asdict() for found in self.suspicions]
         return named
@@ -60,6 +82,7 @@ class Inspection:
         lines = [f"{self.path}: {self.num_frames} frames{parts}, {self.num_atoms} atoms", "", "labels"]
         for key, count in self.coverage.items():
             lines.append(f"  {key:12} {100 * count / self.num_frames:6.1f} % of frames  {self.units.get(key, '')}".rstrip())
+        lines += ["", "arrays (least, mean ± deviation, largest)", *(f"  {key:12} {found}" for key, found in self.arrays.items())]
         lines += ["", "elements"]
         for symbol, count in self.elements.items():
             reference = f"  reference {self.reference_energies[symbol]:.4f} eV" if symbol in self.reference_energies else ""
@@ -102,6 +125,7 @@ def inspect(path: str | os.PathLike) -> Inspection:
         coverage={
             key: int(labelled(store.pointers.get(level, store.ptr), store.column(key), level).sum()) for key, level in store.levels.items()
         },
+        arrays={key: _values(store.column(key), store.like(key).chunks) for key in store.levels},
         units={key: unit for key, unit in UNITS.items() if key in store.levels},
         elements={SYMBOLS[number]: int((numbers == number).sum()) for number in np.unique(numbers)},
         reference_energies={SYMBOLS[int(number)]: energy for number, energy in references.items()},
@@ -109,6 +133,13 @@ def inspect(path: str | os.PathLike) -> Inspection:
         duplicates=tuple(survey.duplicates()),
         suspicions=tuple(survey.suspicions()),
     )
+
+
+def _values(found: np.ndarray, chunks: tuple[int, ...]) -> Values:
+    known = found[np.isfinite(found)].astype(np.float64)
+    numbers = (known.min(), known.mean(), known.std(), known.max()) if known.size else (None,) * 4
+    stated = (None if number is None else float(number) for number in numbers)
+    return Values(str(found.dtype), found.shape, tuple(chunks), found.size - known.size, *stated)
 
 
 def _sizes_of_forces(store: AtomicStore) -> np.ndarray:

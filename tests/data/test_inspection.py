@@ -41,6 +41,23 @@ def test_coverage_counts_known_labels_and_odd_frames_are_named(tmp_path):
     assert "energy         97.5 % of frames  eV" in text and "frame 9 is frame 2 again" in text and "suspicious: 3" in text
 
 
+def test_each_array_is_described_by_its_known_values(tmp_path):
+    frames = [
+        {"numbers": np.array([8, 1], dtype=np.uint8), "positions": np.zeros((2, 3)), "energy": energy, "charge": np.nan}
+        for energy in (1.0, 3.0, np.nan)
+    ]
+    found = inspect(write_store(tmp_path / "set.zarr", arrays_from_frames(frames), levels={"charge": "frame"}).path)
+    energy = found.arrays["energy"]
+    assert (energy.dtype, energy.shape, energy.unknown) == ("float64", (3,), 1)
+    assert (energy.least, energy.mean, energy.std, energy.largest) == (1.0, 2.0, 1.0, 3.0)
+    assert (found.arrays["charge"].unknown, found.arrays["charge"].mean) == (3, None)
+    assert found.arrays["numbers"].shape == (6,)
+    assert all(0 < size <= length for size, length in zip(energy.chunks, energy.shape, strict=True)), energy
+    text = str(found)
+    assert "float64[3] in chunks of [3]  1, 2 ± 1, 3  1 unknown" in text and "nothing is known  3 unknown" in text
+    json.dumps(found.document(), allow_nan=False)
+
+
 def test_the_document_is_json_and_the_picture_a_png(tmp_path):
     found = inspect(shipped("g2").path)
     assert json.loads(json.dumps(found.document(), allow_nan=False))["num_frames"] == 2135
