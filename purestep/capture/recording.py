@@ -88,7 +88,7 @@ def capture_by_trace(
         graph, flat_storage = flatten_storage(graph, inputs)
         buffers, inputs = flat_storage.pack(inputs)
         inputs = [*buffers, *(inputs[i] for i in flat_storage.others)]
-    run, cache, shared = compile_graph(graph, inputs, compiler)
+    run, cache, shared = _compiled(graph, inputs, compiler)
     sizes, condition = relied_on(symbols, spec)
     calls = _Calls(out, _given(len(leaves), positions, flat_storage), constants)
     end = len(inputs) - len(constants)
@@ -120,9 +120,22 @@ class _Calls:
         return None if replays is None else lambda own: self.by(replays.at(own))
 
 
+def _compiled(graph: fx.GraphModule, inputs: list[Tensor], compiler: Compiler) -> tuple[Callable[..., Any], str, int]:
+    """As `compile_graph`, out of the autocast around the call: casts are recorded, and where there is none, none is to be."""
+    around = torch._C._is_any_autocast_enabled()
+    with torch._C._DisableAutocast():
+        run, cache, shared = compile_graph(graph, inputs, compiler)
+
+    def without_autocast(*tensors: Tensor) -> Any:
+        with torch._C._DisableAutocast():
+            return run(*tensors)
+
+    return without_autocast if around else run, cache, shared
+
+
 def _checking(guard: fx.GraphModule | None, positions: list[int]) -> Callable[[list[Any]], Any] | None:
     def check(leaves: list[Any]) -> Any:
-        with torch.no_grad():
+        with torch.no_grad(), torch._C._DisableAutocast():
             return guard(*[leaves[i] for i in positions])  # type: ignore[misc]
 
     return None if guard is None else check
@@ -294,6 +307,7 @@ def capture_by_dynamo(step: Callable[..., Any], leaves: list[Any], spec: Any, do
     run = torch._dynamo.lookup_backend(compiler.backend)
 
     def checked(graph: fx.GraphModule, example: list[Tensor]) -> Any:
+        _refuse_regions(graph)
         _refuse_random_functions(graph)
         return run(graph, example)
 
@@ -307,6 +321,14 @@ def capture_by_dynamo(step: Callable[..., Any], leaves: list[Any], spec: Any, do
             raise CaptureError(f"capture='dynamo' cannot take the step whole{_advice(str(error).lower())}. {error}") from error
 
     return Graph(call, CaptureRecord("dynamo", "", 0, (), time.perf_counter() - began, 0.0))
+
+
+def _refuse_regions(graph: fx.GraphModule) -> None:
+    """Dynamo takes the gradient by `torch.func`, which cannot recompute a region."""
+    for node in graph.graph.nodes:
+        if node.target is torch.ops.higher_order.tag_activation_checkpoint:
+            where = node.stack_trace or ""
+            raise CaptureError(f"capture='dynamo' cannot recompute checkpointed regions; use capture='trace'. {where}")
 
 
 def _refuse_random_functions(graph: fx.GraphModule) -> None:

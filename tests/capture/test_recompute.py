@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import purestep as ps
 from purestep.testing import assert_trees_close, assert_trees_equal
-from tests.examples_of_models import WIDTH, batches, run, seeded, training
+from tests.examples_of_models import WIDTH, batches, member, run, seeded, stacked, training
 
 BACKENDS = ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
 
@@ -118,6 +118,23 @@ def test_regions_are_recomputed_in_a_graph_for_a_range_of_sizes():
     data = [batches(1, size=size)[0] for size in (8, 5, 30)]
     assert_trees_close(run(step, other.init(), data), run(plain.step, plain.init(), data), rtol=1e-12, atol=1e-12)
     assert step.explain()[0].sizes == ("2 <= n <= 64",)
+
+
+def test_a_region_is_an_error_for_dynamo_that_says_what_to_do():
+    torch._dynamo.reset()
+    tr, (batch,) = training(seeded(Deep, by_argument, num_blocks=1)), batches(1)
+    with pytest.raises(Exception, match=r"capture='dynamo' cannot recompute checkpointed regions; use capture='trace'"):
+        ps.compile(tr.step, capture="dynamo", backend="eager")(tr.init(), batch)
+
+
+@pytest.mark.parametrize("backend", ["uncaptured", *BACKENDS])
+def test_regions_of_a_mapped_step_are_recomputed_with_the_draws_of_each_member(backend):
+    tr, (batch,) = training(seeded(Deep, by_argument, num_blocks=2), ps.sgd(0.1)), batches(1)
+    mapped, states = torch.func.vmap(tr.step, in_dims=(0, None)), [tr.init(seed) for seed in (0, 1)]
+    found = (mapped if backend == "uncaptured" else ps.compile(mapped, backend=backend))(stacked(states), batch)
+    for number, state in enumerate(states):
+        # products of stacked matrices are summed in another order
+        assert_trees_close(member(found, number), tr.step(state, batch), rtol=1e-12, atol=1e-12)
 
 
 # --- the memory -----------------------------------------------------------------------------------------------------
