@@ -44,17 +44,8 @@ def build(spec: Spec, *, trust: Sequence[str] = ()) -> Pieces:
     check_names(spec, trust)
     model = make_model(spec, trust)
     cutoff = _cutoff(spec, model)
-    strategy, runtime = spec.strategy, spec.runtime
-    training = Training(
-        model,
-        loss=make_loss(strategy, trust),
-        optimizer=make_optimizer(strategy, trust),
-        hooks=make_hooks(strategy, trust),
-        trainable=_trainable(strategy, model),
-        precision=runtime.precision,
-        microbatches=runtime.microbatches,
-    )
-    data = spec.dataset
+    training = make_training(spec, model, trust)
+    data, runtime = spec.dataset, spec.runtime
     frames = frames_of(data, data.paths, data.split, cutoff)
     if len(frames) < data.batch_size and data.last == "drop":
         raise SpecError(batch_too_large(len(frames), data).text())
@@ -73,6 +64,20 @@ def make_model(spec: Spec, trust: Sequence[str] = ()) -> torch.nn.Module:
         torch.manual_seed(spec.runtime.seed)
         model = call_target(target, f"/strategy/model_specs/{name}", trust)
     return model if spec.dataset.dtype == "float32" else model.to(DTYPES[spec.dataset.dtype])
+
+
+def make_training(spec: Spec, model: torch.nn.Module, trust: Sequence[str] = ()) -> Training:
+    """The model with its loss, optimizer and hooks."""
+    strategy, runtime = spec.strategy, spec.runtime
+    return Training(
+        model,
+        loss=make_loss(strategy, trust),
+        optimizer=make_optimizer(strategy, trust),
+        hooks=make_hooks(strategy, trust),
+        trainable=_trainable(strategy, model),
+        precision=runtime.precision,
+        microbatches=runtime.microbatches,
+    )
 
 
 def _trainable(strategy: Strategy, model: torch.nn.Module) -> tuple[str, ...]:

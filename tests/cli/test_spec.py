@@ -162,6 +162,27 @@ def test_a_report_imports_no_target():
     assert "stranger.Net (not imported)" in done.stdout
 
 
+def test_a_deep_report_counts_what_a_run_trains():
+    path = write(**{"strategy/frozen": ["embedding.*"]})
+    report = json.loads(purestep("spec", "report", path, "--deep", "--json").stdout)
+    training = build(read_spec(path)).training
+    state = training.init(3)
+    trained = sum(state.params[name].numel() for name in training.trainable)
+    assert report["sizes"]["parameters"] == {"all": sum(leaf.numel() for leaf in state.params.values()), "trained": trained}
+    assert trained < report["sizes"]["parameters"]["all"]
+    sizes = report["sizes"]["bytes"]
+    assert (sizes["all"], sizes["optimizer"]) == (tree.num_bytes(state), tree.num_bytes(state.opt_state))
+    text = purestep("spec", "report", path, "--deep").stdout
+    assert "main = purestep.models.PaiNN (imported)" in text and f" {trained:,} trained; state " in text
+
+
+def test_a_deep_report_imports_only_what_is_trusted():
+    Path("stranger.py").write_text("raise SystemExit('imported')")
+    path = write(**{"strategy/model_specs/main": {"cls_path": "stranger.Net"}})
+    assert purestep("spec", "report", path, "--deep").exit_code == 5
+    assert purestep("spec", "report", write(**{"strategy/model_specs": {}}), "--deep").exit_code == 3
+
+
 def test_trust_is_asked_for_before_any_path_is_looked_at():
     path = write(**{"strategy/model_specs/main": {"cls_path": "stranger.Net"}, "dataset/paths": ["none.zarr"]})
     assert purestep("spec", "run", path).exit_code == 5

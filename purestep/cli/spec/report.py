@@ -19,26 +19,33 @@ if TYPE_CHECKING:
 
     \b
       purestep spec report train.json
-      purestep spec report train.json --strict    exit code 3 if there is a warning
+      purestep spec report train.json --strict                      exit code 3 if there is a warning
+      purestep spec report train.json --deep --trust my.package     make the model, and say how large it is
 
-    Nothing that the spec names is imported.""",
+    Nothing that the spec names is imported, unless --deep asks for it.""",
 )
 @click.argument("path", metavar="SPEC")
 @click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="A value in the place of the spec's.")
 @click.option("--trust", multiple=True, metavar="PREFIX", help="What the run will be given.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("--strict", is_flag=True, help="A warning is a failure.")
+@click.option("--deep", is_flag=True, help="Import and make the model too, with --trust where it is not purestep's; say how large it is.")
 @click.option("--width", type=click.IntRange(8, 400), default=64, show_default=True, help="Of the learning-rate curve.")
-def command(path: str, overrides: tuple[str, ...], trust: tuple[str, ...], as_json: bool, strict: bool, width: int) -> int:
+def command(path: str, overrides: tuple[str, ...], trust: tuple[str, ...], as_json: bool, strict: bool, deep: bool, width: int) -> int:
     """Describe it."""
     from ...spec.building import absolute
     from ...spec.reading import read_spec
     from ...spec.summary import summarize
     from .granting import granted
     from .labels import count_labels, missing_labels
+    from .sizes import sizes_of
 
     spec = absolute(read_spec(path, overrides), os.path.dirname(path))
-    summary = summarize(spec, granted(trust), width)
+    grants = granted(trust)
+    summary = summarize(spec, grants, width)
+    if deep:
+        models = {name: f"{target.cls_path} (imported)" for name, target in spec.strategy.model_specs.items()}
+        summary.facts.update(sizes=sizes_of(spec, grants), models=models)
     sides = count_labels(spec, summary.facts["data"]["frames"])
     for name, side in zip(("data", "validation"), sides, strict=False):
         summary.facts[name] |= {"frames": side["num_frames"], "labelled": side["labelled"]}
@@ -54,12 +61,15 @@ def command(path: str, overrides: tuple[str, ...], trust: tuple[str, ...], as_js
 
 
 def _text(summary: "Summary") -> str:
+    from .sizes import text_of
+
     facts, runtime = summary.facts, summary.facts["runtime"]
     compiled = "compiled" if runtime["compile"] else "not compiled"
     lines = [f"{facts['name']} · {facts['workflow']} · {facts['length']} · {runtime['precision']} · {compiled} · seed {runtime['seed']}"]
     models = facts["models"].items()
     rows: list[tuple[str, Any]] = [
         ("model", "; ".join(f"{name} = {text}" for name, text in models) or "none"),
+        *([("size", text_of(facts["sizes"]))] if "sizes" in facts else []),
         *([("weights", facts["source"])] if facts["source"] is not None else []),
         ("loss", " + ".join(facts["loss"])),
         ("update", " → ".join(facts["update"])),
