@@ -5,6 +5,7 @@ Where torchrun or srun started several processes, rank 0 rehearses while the oth
 
 import functools
 import os
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from ...spec.envelope import Spec
 
 _SIGNS = {"passed": "ok", "failed": "FAILED", "not needed": "-", "not tried": "?"}
+_LATER_SECONDS = 3.0  # torchrun ends all ranks when one has failed, and names that one: let it be the one that says why
 _WAIT_SECONDS = 86_400.0  # for rank 0, which may compile; of one that dies the others hear at once
 
 
@@ -35,8 +37,11 @@ class Rehearsal(NamedTuple):
 def rehearse_run(rehearsal: Rehearsal) -> int:
     """Rehearse a run, tell of each rung as it is climbed, and print the whole as one document; the exit code, the same on every rank."""
     with joined(rehearsal.spec, collective_timeout_seconds=_WAIT_SECONDS) as topology:
-        code = _code_of(rehearsal, topology) if topology.rank == 0 else ExitCode.DONE
-        return int(topology.ranks.tell(str(int(code))))
+        own = _code_of(rehearsal, topology) if topology.rank == 0 else ExitCode.DONE
+        code = int(topology.ranks.tell(str(int(own))))
+    if code != ExitCode.DONE and topology.rank != 0:
+        time.sleep(_LATER_SECONDS)
+    return code
 
 
 def _code_of(rehearsal: Rehearsal, topology: "Topology") -> int:
