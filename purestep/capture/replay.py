@@ -88,6 +88,7 @@ class Replay:
         self._has_run = False
         self._recording: _Recording | None = None
 
+    @torch.no_grad()
     def __call__(self, *tensors: Tensor) -> list[Tensor]:
         """Run the graph on flat arguments, in whatever way."""
         if not self._has_run:

@@ -118,6 +118,15 @@ def test_a_batch_may_be_expanded_empty_or_of_several_dtypes(recorder):
     assert recorder.recorded == 1
 
 
+def test_a_replay_records_no_gradients_whatever_the_batch_asks_for(recorder):
+    step = replayed(lambda state, batch: ({"x": state["x"] + batch}, {"twice": 2 * batch}))
+    state = {"x": torch.zeros(())}
+    for value in (1.0, 2.0, 3.0, 4.0):
+        state, metrics = step(state, torch.tensor(value, requires_grad=True))
+        assert not (metrics["twice"].requires_grad or state["x"].requires_grad)
+    assert (float(state["x"]), float(metrics["twice"]), recorder.recorded) == (10.0, 8.0, 1)
+
+
 def test_tensors_that_a_step_closes_over_are_read_where_they_are(recorder):
     scale = torch.tensor(1.0)
     step = replayed(lambda state, batch: ({"x": state["x"] + scale * batch}, {}))
