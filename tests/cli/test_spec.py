@@ -115,6 +115,15 @@ def test_check_prints_a_line_for_each_problem_of_each_file():
     assert all(line.startswith("bad.json:") for line in done.stdout.splitlines())
 
 
+def test_check_as_json_has_the_place_of_each_problem():
+    good, bad = write("good.json"), write("bad.json", **{"dataset/batchsize": 3})
+    done = purestep("spec", "check", good, bad, "--json")
+    (problem,) = json.loads(done.stdout)["problems"]
+    line = Path("bad.json").read_text().splitlines().index('    "batchsize": 3') + 1
+    assert (done.exit_code, problem["file"], problem["code"], problem["line"], problem["column"]) == (3, "bad.json", "PS101", line, 5)
+    assert json.loads(purestep("spec", "check", good, "--json").stdout) == {"schema": "purestep.spec-check/1", "problems": []}
+
+
 def test_a_file_that_does_not_exist_is_a_problem_of_paths():
     assert purestep("spec", "check", "none.json").exit_code == 4
     assert purestep("spec", "run", "none.json").exit_code == 4

@@ -2,6 +2,7 @@
 
 import click
 
+from .. import documents
 from ..exits import ExitCode
 
 
@@ -11,18 +12,21 @@ from ..exits import ExitCode
     help="""Find what is wrong with specs, without importing or calling anything that they name. Silent if nothing is.
 
     \b
-      purestep spec check train.json other.json    exit code 3 if anything is wrong""",
+      purestep spec check train.json other.json    exit code 3 if anything is wrong
+      purestep spec check train.json --json        for editors""",
 )
 @click.argument("specs", nargs=-1, required=True, metavar="SPEC...")
-def command(specs: tuple[str, ...]) -> int:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(specs: tuple[str, ...], as_json: bool) -> int:
     """Check each."""
     from ...spec.reading import check_text
+    from .documents_of_specs import text_of
 
-    found = 0
-    for path in specs:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            problems = check_text(file.read()).problems
-        found += len(problems)
-        for problem in problems:
+    found = [(path, problem) for path in specs for problem in check_text(text_of(path)).problems]
+    if as_json:
+        problems = [{"file": path, **problem._asdict()} for path, problem in found]
+        documents.emit({"schema": "purestep.spec-check/1", "problems": problems})
+    else:
+        for path, problem in found:
             click.echo(problem.text(path))
     return int(ExitCode.SPEC if found else ExitCode.DONE)
