@@ -43,6 +43,11 @@ def translate(annotation: Any) -> Any | None:
     return Annotated[typing.Union[tagged], Discriminator(sort_of)]  # noqa: UP007
 
 
+def admits(annotation: Any, value: Any) -> bool:
+    """Whether values of this one's JSON type are among those that the type of a spec for an annotation takes."""
+    return sort_of(value) in {found[0] for found in map(_one, _members(annotation)) if found is not None}
+
+
 def _members(annotation: Any) -> tuple[Any, ...]:
     return typing.get_args(annotation) if typing.get_origin(annotation) in (types.UnionType, typing.Union) else (annotation,)
 

@@ -21,7 +21,7 @@ from ..metrics import METRICS
 from ..optimizers import OPTIMIZERS
 from ..schedules import SCHEDULES
 from ..transforms import TRANSFORMS
-from .annotations import sort_of, translate
+from .annotations import admits, sort_of, translate
 from .selections import SELECTIONS
 from .target import Target, or_target
 
@@ -92,7 +92,8 @@ def _field(parameter: inspect.Parameter, description: str | None) -> tuple[Any, 
         default, annotation, words = None, annotation | None, f"{words} null, or nothing: `strategy.schedule`.".lstrip()
     elif isinstance(default, torch.dtype):
         default = str(default).removeprefix("torch.")
-    elif default is not parameter.empty and type(default) not in _PLAIN:  # a transform is a tuple, but not a plain one
+    elif default is not parameter.empty and not (type(default) in _PLAIN and admits(annotation, default)):
+        # a transform is a tuple, but not a plain one; True selects all leaves, but a spec selects by patterns
         default, annotation, words = None, annotation | None, f"{words} null, or nothing: the function's own.".lstrip()
     translated = translate(annotation)
     if translated is None:

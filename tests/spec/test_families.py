@@ -55,6 +55,12 @@ def test_a_part_of_which_nothing_is_said_leaves_all_to_the_function(family, kind
     assert called == {name: 1e-3 for name, p in parameters_of(family, kind).items() if is_from_schedule(p)}
 
 
+@pytest.mark.parametrize(("family", "kind"), WITHOUT_REQUIRED, ids="-".join)
+def test_a_part_can_be_read_back_once_its_defaults_are_written_out(family, kind):
+    part = MODELS[family][kind](kind=kind)
+    assert MODELS[family][kind].model_validate_json(part.model_dump_json(by_alias=True)) == part
+
+
 def test_what_a_part_says_reaches_the_function():
     part = MODELS["update"]["scale_by_adam"].model_validate_json('{"kind": "scale_by_adam", "mu_dtype": "bfloat16", "b1": 0.5}')
     state = make(part, "").init({"w": torch.ones(2)})
