@@ -5,7 +5,7 @@ import torch
 
 import purestep as ps
 from purestep.core import tree
-from purestep.loop import BestTracker, EarlyStopping, StopAfterGlobalSteps, StopAfterSamples, StopAtMetric, StopAtTime, fit
+from purestep.loop import BestTracker, EarlyStopping, RefuseNonfinite, StopAfterGlobalSteps, StopAfterSamples, StopAtMetric, StopAtTime, fit
 from tests.examples_of_models import batches, poisoned, training
 from tests.reporting.events import event
 
@@ -124,3 +124,25 @@ def test_impatience_is_refused(make):
 def test_an_unknown_mode_is_refused(make):
     with pytest.raises(ValueError, match="mode must be 'min' or 'max', got 'best'"):
         make("best")
+
+
+def test_parameters_that_are_lost_end_the_run_with_the_first_of_them():
+    tr = training(optimizer=ps.sgd(0.1))
+    data = batches(6)
+    data[2] = poisoned(data[2])
+    with pytest.raises(ps.errors.StallError, match=r"after batch 4 the loss is nan and params\.encoder\.bias is not finite"):
+        fit(tr, data, num_epochs=1, listeners=[RefuseNonfinite(every_n_batches=2)])
+
+
+def test_parameters_that_are_lost_at_the_very_end_are_noticed():
+    data = batches(3)
+    data[2] = poisoned(data[2])
+    with pytest.raises(ps.errors.StallError, match="after batch 3"):
+        fit(training(optimizer=ps.sgd(0.1)), data, num_epochs=1, listeners=[RefuseNonfinite(every_n_batches=100)])
+
+
+def test_a_bad_batch_whose_update_is_vetoed_ends_nothing():
+    data = batches(6)
+    data[2] = poisoned(data[2])
+    tr = training(optimizer=ps.chain(ps.skip_nonfinite(), ps.sgd(0.1)))
+    assert fit(tr, data, num_epochs=1, listeners=[RefuseNonfinite(every_n_batches=1)]).stop_reason == "num_epochs"

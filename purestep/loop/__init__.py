@@ -2,12 +2,13 @@
 
 from .running import FitResult, fit
 from .runtime import RuntimeSettings, use_runtime
-from .stopping import BestTracker, EarlyStopping, StopAfterGlobalSteps, StopAfterSamples, StopAtMetric, StopAtTime
+from .stopping import BestTracker, EarlyStopping, RefuseNonfinite, StopAfterGlobalSteps, StopAfterSamples, StopAtMetric, StopAtTime
 
 __all__ = [
     "BestTracker",
     "EarlyStopping",
     "FitResult",
+    "RefuseNonfinite",
     "RuntimeSettings",
     "StopAfterGlobalSteps",
     "StopAfterSamples",

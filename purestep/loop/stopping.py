@@ -1,4 +1,4 @@
-"""Listeners that ask a run to end: no more improvement, a metric that is good enough, time, a fixed amount of compute.
+"""Listeners that end a run: no more improvement, a metric that is good enough, time, a fixed amount of compute, lost parameters.
 
 What they remember is not part of the state. One that goes on after a resume is given the past: `EarlyStopping(past=...)`,
 `StopAfterSamples(done=...)`; the others know it from the counters, or begin anew with each process.
@@ -9,12 +9,14 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from ..core import tree
 from ..core.event import Event, Stop
 from ..core.hook import Stage
 from ..core.state import TrainState
+from ..errors import StallError
 from ..reporting.meter import num_samples
 
 Mode = Literal["min", "max"]
@@ -203,3 +205,35 @@ class StopAfterSamples:
             return None
         self.done += self._count(event.batch)
         return Stop("samples") if self.done >= self.num_samples else None
+
+
+class RefuseNonfinite:
+    """End the run with an error once parameters are NaN or infinite: nothing can be learnt from there on.
+
+    A chain with `skip_nonfinite` never comes there. Parameters are looked at only where the loss of a report is not finite, and a batch
+    whose update a gate has vetoed does no harm.
+
+    Args:
+        every_n_batches: How often to look; the device is waited for then.
+
+    Raises:
+        StallError: At the event, naming the first such leaf.
+    """
+
+    def __init__(self, every_n_batches: int = 10):
+        if every_n_batches < 1:
+            raise ValueError(f"every_n_batches must be at least 1, got {every_n_batches}")
+        self.every_n_batches = every_n_batches
+
+    def __call__(self, event: Event) -> None:
+        """Look at the loss of a batch, and at the parameters if it is odd."""
+        due = event.stage is Stage.AFTER_TRAINING or (event.stage is Stage.AFTER_BATCH and event.batch_count % self.every_n_batches == 0)
+        loss = event.metrics.get("loss/total")
+        if not due or loss is None or math.isfinite(float(loss)):
+            return
+        for path, leaf in tree.items(event.state.params):
+            if leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()):
+                raise StallError(
+                    f"after batch {event.batch_count} the loss is {float(loss)} and params.{path} is not finite, so nothing is learnt any "
+                    "more; a smaller learning rate, clipping, or skip_nonfinite() as the first part of the chain keep parameters finite"
+                )

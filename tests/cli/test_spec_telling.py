@@ -171,3 +171,11 @@ def test_a_run_that_must_not_compile_again_ends_with_7_and_the_reason():
     status = json.loads(Path("run/status.json").read_text())
     assert (done.exit_code, status["status"], status["exit_code"], status["captures"]["count"]) == (7, "failed", 7, 1)
     assert "needs capture number 2" in status["reason"] and "pad batches to few sizes" in done.stderr
+
+
+def test_a_run_whose_parameters_are_lost_ends_with_7_and_says_what_would_have_kept_them():
+    wild = {"strategy/update": [{"kind": "sgd", "learning_rate": 1e30}], "strategy/schedule": None, "strategy/num_steps": 1000}
+    done = run("--progress", "none", "--no-report", **wild)
+    status = json.loads(Path("run/status.json").read_text())
+    assert (done.exit_code, status["exit_code"]) == (7, 7), done.output
+    assert "is not finite, so nothing is learnt any more" in done.stderr and "skip_nonfinite()" in status["reason"]

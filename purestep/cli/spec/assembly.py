@@ -99,6 +99,7 @@ def _write_down(request: Request, pieces: "Pieces", device: str, settings: dict[
 def listeners_of(request: Request, batches: Any, stack: contextlib.ExitStack) -> tuple[list[Any], list[Any], Any]:
     """Who listens before the checkpoints, who after them, and what takes the time of the parts of the loop."""
     from ...distributed import RankStatus
+    from ...loop import RefuseNonfinite
     from ...reporting import JsonlWriter
     from ...spec.continuing import description_of
 
@@ -117,7 +118,7 @@ def listeners_of(request: Request, batches: Any, stack: contextlib.ExitStack) ->
         if hasattr(one, "__exit__"):
             stack.enter_context(one)
     dump = CrashDump(run_dir, description_of(spec, batches))
-    before, after = [*status, log, progress, *writers], [*ends_of(spec.strategy, log.path), dump, memory]
+    before, after = [*status, log, progress, *writers, RefuseNonfinite(every)], [*ends_of(spec.strategy, log.path), dump, memory]
     if request.telling.profile is None:
         return before, after, contextlib.nullcontext
     profile = make_profile(request.telling.profile, os.path.join(run_dir, "trace"))
