@@ -178,9 +178,12 @@ class Compiled:
         count = sum(len(graphs) for known, graphs in self._graphs.items() if known[0] == key[0])
         if count < self._max_captures or self._on_recompile == "ignore":
             return
-        message = f"the compiled step needs capture number {len(self._records) + 1}: {self._why(key)}"
+        message = (
+            f"the compiled step needs capture number {len(self._records) + 1}: {self._why(key)}; pad batches to few sizes, allow more by "
+            "max_captures, or give a range of sizes one graph by dynamic"
+        )
         if self._on_recompile == "error":
-            raise RecompileError(f"{message}; pad batches to few sizes, allow more by max_captures, or pass on_recompile='warn'")
+            raise RecompileError(f"{message}, or pass on_recompile='warn'")
         warnings.warn(message, stacklevel=4)
 
     def _capture(self, key: Any, leaves: list[Any]) -> Graph:

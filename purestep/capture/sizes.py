@@ -69,10 +69,17 @@ def sizes_of(dynamic: Dynamic | None, capture: str, storage: str) -> "Sizes | No
     return Sizes(_read(dynamic))
 
 
+_FORM = '{"tokens": {1: ("length", 2, 512)}}, by pattern of a path in the batch'
+
+
 def _read(dynamic: Dynamic) -> dict[str, dict[int, Range]]:
     ranges: dict[str, Range] = {}
     read: dict[str, dict[int, Range]] = {}
+    if not isinstance(dynamic, Mapping):
+        raise ValueError(f"compile: dynamic must be {_FORM}; got {dynamic!r}")
     for pattern, axes in dynamic.items():
+        if not isinstance(axes, Mapping):
+            raise ValueError(f"compile: dynamic[{pattern!r}] must be by axis, as in {_FORM}; got {axes!r}")
         read[pattern] = {}
         for axis, given in axes.items():
             where = f"compile: dynamic[{pattern!r}][{axis!r}]"
@@ -223,14 +230,34 @@ class Symbols:
 
     def _specialised(self, name: str, symbol: sympy.Symbol, value: int, spec: Any) -> str:
         i, axis = self.places[name]
-        path = tree.paths(tree.unflatten(spec, range(spec.num_leaves)))[i]
+        paths = tree.paths(tree.unflatten(spec, range(spec.num_leaves)))
         where = self.env.replacements_slocs.get(symbol)
         line = f" at {where}" if where is not None else ""
+        alike = [
+            f"axis {other} of {_place(path)}"
+            for path, (shape, *_) in zip(paths, self.kinds, strict=True)
+            if _argument(path) == _argument(paths[i])
+            for other, size in enumerate(shape if isinstance(shape, tuple | list) else ())
+            if size == value and not isinstance(size, Axis)
+        ]
+        hint = f" If {' or '.join(alike[:3])} is the same size, name it in dynamic too." if alike else ""
         return (
-            f"dynamic: size {name!r} (axis {axis} of argument {path}) was taken as the number {value}{line}, so the graph would serve no "
-            f"other; write it without int(), len() of a tensor, a loop over range({name}) or a list of {name} parts, or leave it out of "
-            "dynamic and pad batches to few sizes"
+            f"dynamic: size {name!r} (axis {axis} of {_place(paths[i])}) was taken as the number {value}{line}, so the graph would serve "
+            f"no other; write it without int(), len() of a tensor, a loop over range({name}) or a list of {name} parts, or leave it out of "
+            f"dynamic and pad batches to few sizes.{hint}"
         )
+
+
+def _argument(path: str) -> list[str]:
+    """Whether an argument has a number or a name, and which."""
+    return path.split(".", 2)[:2]
+
+
+def _place(path: str) -> str:
+    """A leaf of the arguments, for a message."""
+    kind, which, *rest = path.split(".", 2)
+    argument = f"argument {int(which) + 1 if kind == '0' else which}"
+    return f"{rest[0]} in {argument}" if rest else argument
 
 
 def _is_always(relation: Any, limits: dict[Any, ValueRanges]) -> bool:

@@ -184,8 +184,23 @@ SPECIALISING = {
 @pytest.mark.parametrize("function", SPECIALISING.values(), ids=SPECIALISING)
 def test_a_size_that_was_taken_as_a_number_is_told(function):
     step = captured(lambda state, batch: (state, function(batch["x"])), {"x": {0: ("n", 2, 10)}})
-    with pytest.raises(CaptureError, match=r"size 'n' \(axis 0 of .*x\) was taken as the number 5.*pad"):
+    with pytest.raises(CaptureError, match=r"size 'n' \(axis 0 of x in argument 2\) was taken as the number 5.*pad"):
         step({}, {"x": torch.ones(5, 3)})
+
+
+def test_a_leaf_that_has_the_size_too_but_was_not_named_is_told():
+    step = ps.compile(lambda state, batch: ({"a": (batch["x"] - batch["y"]).sum()}, {}), backend="eager", dynamic={"x": {0: ("n", 2, 9)}})
+    batch = {"x": torch.ones(5, 3), "y": torch.ones(5, 3)}
+    with pytest.raises(
+        CaptureError, match=r"\(axis 0 of x in argument 2\).*If axis 0 of y in argument 2 is the same size, name it in dynamic"
+    ):
+        step({"a": torch.ones(())}, batch)
+
+
+@pytest.mark.parametrize("dynamic", [True, ["x"], {"x": ("n", 2, 9)}], ids=str)
+def test_sizes_that_are_no_mapping_are_refused_with_the_form_that_they_have(dynamic):
+    with pytest.raises(ValueError, match=r'compile: dynamic.*as in|compile: dynamic must be \{"tokens": \{1: \("length", 2, 512\)\}\}'):
+        ps.compile(lambda state: state, dynamic=dynamic)
 
 
 REFUSED = {
