@@ -56,14 +56,22 @@ def build(spec: Spec, *, trust: Sequence[str] = ()) -> Pieces:
 
 def make_model(spec: Spec, trust: Sequence[str] = ()) -> torch.nn.Module:
     """The model, with weights that the seed decides; the global generator is left as it was."""
-    models = spec.strategy.model_specs
-    if not models:
-        raise SpecError(Problem("PS303", "/strategy/model_specs", 'there is no model; {"main": {"cls_path": ...}} names one').text())
-    (name, target), *_ = models.items()
+    check_model(spec)
+    (name, target), *_ = spec.strategy.model_specs.items()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(spec.runtime.seed)
         model = call_target(target, f"/strategy/model_specs/{name}", trust)
     return model if spec.dataset.dtype == "float32" else model.to(DTYPES[spec.dataset.dtype])
+
+
+def check_model(spec: Spec) -> None:
+    """Refuse a spec that names no model.
+
+    Raises:
+        SpecError: If it does not.
+    """
+    if not spec.strategy.model_specs:
+        raise SpecError(Problem("PS303", "/strategy/model_specs", 'there is no model; {"main": {"cls_path": ...}} names one').text())
 
 
 def make_training(spec: Spec, model: torch.nn.Module, trust: Sequence[str] = ()) -> Training:

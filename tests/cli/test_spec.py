@@ -113,6 +113,14 @@ def test_check_prints_a_line_for_each_problem_of_each_file():
     assert done.exit_code == 3
     assert [line.split(" ")[1] for line in done.stdout.splitlines()] == ["PS101", "PS101"]
     assert all(line.startswith("bad.json:") for line in done.stdout.splitlines())
+    assert done.stderr.startswith("fix these first")
+
+
+def test_check_says_that_contradictions_are_looked_for_last():
+    both = {"strategy/num_epochs": 3}
+    first, second = (purestep("spec", "check", write(**changes)) for changes in ({**both, "runtime/sed": 1}, both))
+    assert ("PS108" in first.stdout, "fix these first" in first.stderr) == (False, True)
+    assert ("PS108" in second.stdout, second.stderr) == (True, "")
 
 
 def test_check_as_json_has_the_place_of_each_problem():
@@ -206,6 +214,13 @@ def test_a_trusted_model_of_the_working_directory_is_found():
     path = write(**{"strategy/model_specs/main/cls_path": "stranger.Net", "strategy/num_steps": 1})
     words = [sys.executable, "-m", "purestep", "spec", "run", path, "--trust", "stranger", "--progress", "none", "--no-report"]
     assert subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+
+def test_a_run_without_a_model_makes_nothing():
+    done = purestep("spec", "run", write(**{"strategy/model_specs": {}}))
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert "PS303 /strategy/model_specs: there is no model" in done.stderr
+    assert not os.path.exists("run")
 
 
 def test_a_batch_that_is_larger_than_the_data_is_a_problem_of_the_spec():

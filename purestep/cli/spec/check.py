@@ -3,7 +3,7 @@
 import click
 
 from .. import documents
-from ..exits import ExitCode
+from ..exits import ExitCode, tell
 
 
 @click.command(
@@ -29,4 +29,6 @@ def command(specs: tuple[str, ...], as_json: bool) -> int:
     else:
         for path, problem in found:
             click.echo(problem.text(path))
+        if any(problem.code != "PS108" for _, problem in found):
+            tell("fix these first: whether fields contradict each other is asked when each is right on its own")
     return int(ExitCode.SPEC if found else ExitCode.DONE)

@@ -61,7 +61,7 @@ class _Run(click.Command):
 @REPORT
 def command(path: str, overrides: tuple[str, ...], run_dir: str | None, max_steps: int | None, **options: Any) -> int:
     """Check, claim the directory, train."""
-    from ...spec.building import missing_paths
+    from ...spec.building import check_model, missing_paths
     from ...spec.trust import check_names
     from .documents_of_specs import read
     from .granting import find_modules_here, granted
@@ -76,6 +76,7 @@ def command(path: str, overrides: tuple[str, ...], run_dir: str | None, max_step
     check_names(spec, grants)  # before any path is looked at
     if missing := missing_paths(spec):
         raise Refusal("\n".join(f"PS304 {pointer}: there is no {store}" for pointer, store in missing), ExitCode.PATH)
+    check_model(spec)
     check_installed(spec)
     check_labels(spec, path)
     if shorter := _shortened(spec, max_steps):
