@@ -33,7 +33,17 @@ def kind(leaf: Any) -> tuple:
 
 
 def surroundings() -> tuple:
-    """What changes a graph from outside: ambient autocast and its dtypes, the default dtype and device, deterministic algorithms."""
+    """What changes a graph from outside: ambient autocast and its dtypes, the default dtype and device, deterministic algorithms.
+
+    Raises:
+        CaptureError: If `torch.func` transforms what is around the call: a graph has its own backward inside and records no gradients, and
+            its kernels take plain tensors.
+    """
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        raise CaptureError(
+            "torch.func (vmap, grad, ...) transforms a compiled function, which it cannot see into; compile the transformed function "
+            "instead, as in ps.compile(torch.func.vmap(step))"
+        )
     return (
         torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
         torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),

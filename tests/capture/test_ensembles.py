@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import purestep as ps
+from purestep.errors import CaptureError
 from purestep.testing import assert_trees_close
 from tests.examples_of_models import Plain, batches, member, run, seeded, stacked, training
 
@@ -64,3 +65,28 @@ def test_three_unrolled_steps_are_differentiated_by_initial_parameters_and_learn
     assert along.item() == pytest.approx(expected.item(), rel=1e-6)
     expected = (_distance(tr, data, start, rate + more) - _distance(tr, data, start, rate - more)) / (2 * more)
     assert slope.item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def weighted(p, x):
+    return (p * x).square().sum()
+
+
+TRANSFORMS = {
+    "vmap": lambda fn: lambda p, x: torch.func.vmap(fn, (None, 0))(p, x[None])[0],
+    "grad": torch.func.grad,
+    "jacrev": torch.func.jacrev,
+    "grad of vmap": lambda fn: torch.func.grad(lambda p, x: torch.func.vmap(fn, (None, 0))(p, x[None]).sum()),
+}
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS)
+def test_a_transformed_function_is_compiled_and_a_compiled_one_is_not_transformed(transform):
+    p, x = torch.tensor(2.0), torch.arange(3.0)
+    expected = transform(weighted)(p, x)
+    assert ps.compile(transform(weighted), backend="eager")(p, x).equal(expected)
+    assert expected.item() == 20.0  # 2**2 * (1 + 4), and its derivative 2 * 2 * (1 + 4)
+    compiled = ps.compile(weighted, backend="eager")
+    for _ in range(2):  # before it is captured, and after
+        with pytest.raises(CaptureError, match="compile the transformed function instead"):
+            transform(compiled)(p, x)
+        compiled(p, x)
