@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from ..core.event import Event
 from ..core.hook import Stage
@@ -21,7 +22,7 @@ class Profile:
     When they are over it writes `trace.json.gz`, for Perfetto or `chrome://tracing`, and `profile.txt`: seconds by part of the loop
     (`data`: waiting for a batch; `step`; `validation`; each listener by its name: log, checkpoints), the operations that took longest,
     and memory. While it is at work the device is waited for after each part, so that each has its own time; before and after, it is
-    not.
+    not. Where ranks share the batches each writes its own files, those other than the first into `rank-00001` and so on.
 
     Args:
         first: Begin after this many batches, counted from the beginning of training; the first ones may compile.
@@ -31,6 +32,7 @@ class Profile:
     """
 
     hears_errors = True
+    on_every_rank = True
 
     def __init__(self, first: int, last: int, directory: str | os.PathLike, *, clock: Callable[[], float] = time.perf_counter):
         if not 0 <= first < last:
@@ -78,12 +80,13 @@ class Profile:
         whole, batches = self._clock() - self._began, event.batch_count - self._batches
         profiler, self._profiler = self._profiler, None
         profiler.stop()
-        os.makedirs(self.directory, exist_ok=True)
-        profiler.export_chrome_trace(os.path.join(self.directory, "trace.json.gz"))
+        directory = os.path.join(self.directory, f"rank-{rank:05d}") if (rank := _rank()) else self.directory
+        os.makedirs(directory, exist_ok=True)
+        profiler.export_chrome_trace(os.path.join(directory, "trace.json.gz"))
         by = "self_cuda_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
         operations = profiler.key_averages().table(sort_by=by, row_limit=_MOST_OPERATIONS)
         text = "\n\n".join([f"{batches} batches in {whole:.4g} s", self.table(whole), operations, memory_table(event.state)])
-        with open(os.path.join(self.directory, "profile.txt"), "w", encoding="utf-8") as file:
+        with open(os.path.join(directory, "profile.txt"), "w", encoding="utf-8") as file:
             file.write(text + "\n")
 
     def table(self, whole: float) -> str:
@@ -101,6 +104,10 @@ class Profile:
             for name, count, total in rows
         ]
         return "\n".join(lines)
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
 def _wait() -> None:

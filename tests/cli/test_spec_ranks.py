@@ -137,7 +137,7 @@ def wait_for(path, text):
 def test_two_ranks_give_the_run_of_one_and_its_directory_is_written_by_the_first():
     write(**{"runtime/distributed": {"shard_state": "optimizer"}})
     assert run().exit_code == 0
-    done = torchrun(2, "spec", "run", "spec.json", "--progress", "none", "--no-report", "--run-dir", "two")
+    done = torchrun(2, "spec", "run", "spec.json", "--progress", "none", "--no-report", "--run-dir", "two", "--profile", "1:2")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["step_count"] == 3  # one document, of rank 0
     one, two = state_of("run"), state_of("two")
@@ -145,6 +145,8 @@ def test_two_ranks_give_the_run_of_one_and_its_directory_is_written_by_the_first
         # float64, and sums in another order
         torch.testing.assert_close(dict(tree.items(two.params))[path], leaf, rtol=0, atol=1e-12)
     assert sorted(os.listdir("two/ranks")) == ["rank-00000.json", "rank-00001.json", "rank-00001.log"]
+    assert sorted(os.listdir("two/trace")) == ["profile.txt", "rank-00001", "trace.json.gz"]
+    assert sorted(os.listdir("two/trace/rank-00001")) == ["profile.txt", "trace.json.gz"]
     assert '"world_size": 2' in Path("two/run.json").read_text()
     resumed = CliRunner().invoke(main, ["spec", "resume", "two", "--set", "strategy.num_steps=4", "--progress", "none", "--no-report"])
     assert "restored step 3" in resumed.stderr, resumed.output

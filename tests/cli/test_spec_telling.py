@@ -109,7 +109,8 @@ def test_without_a_page_nothing_is_drawn():
 
 def test_batches_can_be_profiled():
     often = {"output/checkpoints": {"every_n_steps": 1}, "validation": {"every_n_steps": 1}}
-    assert run("--progress", "none", "--no-report", "--profile", "1:3", **often).exit_code == 0
+    done = run("--progress", "none", "--no-report", "--profile", "1:3", **often)
+    assert done.exit_code == 0, done.output
     assert sorted(os.listdir("run/trace")) == ["profile.txt", "trace.json.gz"]
     text = Path("run/trace/profile.txt").read_text()
     table, memory = text.split("\n\n")[1], text.split("\n\n")[-1]

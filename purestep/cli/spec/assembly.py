@@ -106,8 +106,10 @@ def listeners_of(request: Request, batches: Any, stack: contextlib.ExitStack) ->
     spec, run_dir, topology = request.spec, request.run_dir, request.topology
     status = [stack.enter_context(RankStatus(os.path.join(run_dir, "ranks"), topology))] if topology.world_size > 1 else []
     memory = MemoryDump(run_dir, topology.rank)
+    profile = None if request.telling.profile is None else make_profile(request.telling.profile, os.path.join(run_dir, "trace"))
+    profiles, span = ([], contextlib.nullcontext) if profile is None else ([profile], profile.span)
     if topology.rank != 0:
-        return status, [memory], contextlib.nullcontext
+        return status, [memory, *profiles], span
     every = spec.output.report_every
     # the log first, so that a checkpoint never knows more than it
     log = JsonlWriter(os.path.join(run_dir, "metrics.jsonl"), every_n_batches=every)
@@ -119,7 +121,4 @@ def listeners_of(request: Request, batches: Any, stack: contextlib.ExitStack) ->
             stack.enter_context(one)
     dump = CrashDump(run_dir, description_of(spec, batches))
     before, after = [*status, log, progress, *writers, RefuseNonfinite(every)], [*ends_of(spec.strategy, log.path), dump, memory]
-    if request.telling.profile is None:
-        return before, after, contextlib.nullcontext
-    profile = make_profile(request.telling.profile, os.path.join(run_dir, "trace"))
-    return before, [*after, profile], profile.span
+    return before, [*after, *profiles], span
