@@ -105,7 +105,7 @@ def end(error: BaseException, run_dir: str | None = None, rank: int = 0) -> int:
     if code is ExitCode.SIGINT:
         tell("interrupted")
     elif code is not ExitCode.BUG or isinstance(error, PurestepError):
-        tell(f"error: {error}", *_notes(error))
+        tell(f"error: {_words(error)}", *_notes(error))
     else:
         _report_defect(error, run_dir, rank)
     return int(code)
@@ -119,6 +119,15 @@ def _report_defect(error: BaseException, run_dir: str | None, rank: int) -> None
     with open(path, "w", encoding="utf-8") as file:
         traceback.print_exception(error, file=file)
     tell(f"error: {type(error).__name__}: {error}", f"  the traceback is in {path}", *_notes(error))
+
+
+def _words(error: BaseException) -> str:
+    """What an error says; the system's own words without their number, and from where a relative path was looked for."""
+    if not isinstance(error, OSError) or error.filename is None or error.strerror is None:
+        return str(error)
+    path = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else str(error.filename)
+    where = "" if os.path.isabs(path) else f" (from {os.getcwd()})"
+    return f"{path}: {error.strerror[:1].lower()}{error.strerror[1:]}{where}"
 
 
 def _notes(error: BaseException) -> list[str]:

@@ -100,6 +100,14 @@ def test_an_error_of_the_user_has_no_traceback():
     assert outcome_of(DataError("data/train.zarr: no such store")).stderr == "error: data/train.zarr: no such store\n"
 
 
+def test_a_file_that_is_not_there_is_named_in_words_with_where_it_was_looked_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    gone = outcome_of(FileNotFoundError(2, "No such file or directory", "train.json"))
+    assert gone.stderr == f"error: train.json: no such file or directory (from {tmp_path})\n"
+    assert outcome_of(PermissionError(13, "Permission denied", "/etc/x")).stderr == "error: /etc/x: permission denied\n"
+    assert outcome_of(OSError(28, "No space left on device")).stderr == "error: [Errno 28] No space left on device\n"
+
+
 def test_a_defect_has_a_traceback(capfd):
     with pytest.raises(SystemExit, match="1"):
         program_that_raises(ZeroDivisionError("oops"))(["fail"])
