@@ -69,7 +69,9 @@ class TrainState:
     """Tied parameters: (name, name of the leaf that holds it)."""
 
     def __repr__(self) -> str:
-        return tree.describe(self, "TrainState")
+        head, *rows = tree.describe(self, "TrainState").split("\n")
+        totals = {name: tree.num_bytes(getattr(self, name)) for name in ("params", "buffers", "opt_state", "hook_state")}
+        return "\n".join([f"{head}: {', '.join(f'{name} {tree.format_bytes(count)}' for name, count in totals.items() if count)}", *rows])
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""

@@ -30,8 +30,11 @@ def test_every_leaf_is_a_tensor():
 
 
 def test_the_text_of_a_state_is_a_table_of_paths_shapes_and_bytes():
-    lines = repr(training().init()).splitlines()
-    assert lines[0].startswith("TrainState  ")
+    state = training().init()
+    lines = repr(state).splitlines()
+    total, params = ps.tree.num_bytes(state), ps.tree.num_bytes(state.params)
+    assert lines[0].startswith(f"TrainState  30 leaves, {ps.tree.format_bytes(total)}: params {params} B, buffers ")
+    assert "hook_state" not in lines[0]  # there is none
     assert any("params.encoder.weight" in line and "float64[4, 4]" in line and "128 B" in line for line in lines)
 
 
