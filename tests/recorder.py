@@ -1,5 +1,6 @@
 """A recorder on the CPU in the place of CUDA graphs: it keeps operations and addresses, and repeats them without running any Python."""
 
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -8,6 +9,10 @@ from purestep.core import tree
 
 def memory(x):
     return x.untyped_storage()._cdata
+
+
+def _version(x):
+    return None if x.is_inference() else x._version
 
 
 class _Tape(TorchDispatchMode):
@@ -21,7 +26,7 @@ class _Tape(TorchDispatchMode):
         given = [x for x in tree.leaves((args, kwargs or {})) if isinstance(x, Tensor)]
         for x in given:
             if memory(x) not in self.made:
-                self.before.setdefault(id(x), (x, x.clone(), x._version))
+                self.before.setdefault(id(x), (x, x.clone(), _version(x)))
         results = func(*args, **(kwargs or {}))
         returned = [x for x in tree.leaves(results) if isinstance(x, Tensor)]
         self.made |= {memory(x) for x in returned} - {memory(x) for x in given}
@@ -31,9 +36,10 @@ class _Tape(TorchDispatchMode):
 
     def roll_back(self):
         for x, old, version in self.before.values():
-            if x._version != version:
+            if version is None or _version(x) != version:
                 x.copy_(old)
 
+    @torch.inference_mode()  # as a launch of kernels, it may write to whatever it was recorded with
     def repeat(self):
         for func, args, kwargs, returned, new in self.operations:
             again = [x for x in tree.leaves(func(*args, **kwargs)) if isinstance(x, Tensor)]

@@ -133,7 +133,7 @@ class Compiled:
             graph = self._graph((step, spec, call.around), leaves)
             state, origin = give(state, leaves[: len(leaves) - len(rest)], call, graph)
         try:
-            result = origin.run([*origin.leaves, *rest], state, origin.buffers)
+            result = origin.run([*origin.leaves, *origin.apart(rest)], state, origin.buffers)
         finally:  # a graph that fails half-way, out of memory, may have overwritten a part of it
             mark_consumed(args[0])
         remember(result[0], origin)

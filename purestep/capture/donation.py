@@ -28,7 +28,7 @@ def check_own_memory(state: Any) -> None:
             continue
         if any(stride == 0 and size > 1 for size, stride in zip(leaf.shape, leaf.stride(), strict=True)):
             raise CaptureError(f"donate=True: {path} is expanded, its elements share memory; pass ps.tree.clone(state)")
-        other = seen.setdefault(leaf.untyped_storage()._cdata, path)
+        other = seen.setdefault(_memory(leaf), path)
         if other != path:
             raise CaptureError(f"donate=True: {path} and {other} share memory; pass ps.tree.clone(state), in which each has its own")
 
@@ -56,6 +56,10 @@ class Origin:
     graph: Graph
     buffers: list[Tensor]
     """Those of which the leaves are views, with flat storage."""
+    places: list[int]
+    """Where each leaf begins in memory: `x.data = y` moves one, and leaves it the same object."""
+    memory: frozenset[int]
+    """What the leaves live in."""
     contents: "Contents | None"
     """Of the state; None if it has containers of unknown kinds."""
     run: Run
@@ -66,13 +70,20 @@ class Origin:
         return self.graph.guard is None and self.graph.condition is None and self.call == call and self.is_of(state)
 
     def is_of(self, state: Any) -> bool:
-        """Whether a state holds for certain what it was returned with."""
-        return self.contents is not None and self.contents.are_those_of(state)
+        """Whether a state holds for certain what it was returned with, where it was returned."""
+        return self.contents is not None and self.contents.are_those_of(state) and self._stayed()
 
     def holds(self, leaves: list[Any], graph: Graph) -> bool:
         """Whether these leaves live in the buffers that another graph wants."""
         groups = self.graph.flat.groups if self.graph.flat is not None else None
-        return graph.flat is not None and graph.flat.groups == groups and all(map(is_, self.leaves, leaves))
+        return graph.flat is not None and graph.flat.groups == groups and all(map(is_, self.leaves, leaves)) and self._stayed()
+
+    def _stayed(self) -> bool:
+        return self.places == _places(self.leaves)
+
+    def apart(self, others: list[Any]) -> list[Any]:
+        """The leaves of the other arguments, copied where they share memory with the state: kernels may write before others read."""
+        return [_copied(x) if isinstance(x, Tensor) and _memory(x) in self.memory else x for x in others]
 
     def __reduce__(self) -> tuple:
         return _nothing, ()  # a copy of a state, or one read from a pickle, comes from nowhere
@@ -80,6 +91,19 @@ class Origin:
 
 def _nothing() -> None:
     return None
+
+
+def _places(leaves: list[Tensor]) -> list[int]:
+    return [*map(Tensor.data_ptr, leaves)]
+
+
+def _memory(x: Tensor) -> int:
+    return x.untyped_storage()._cdata
+
+
+def _copied(x: Tensor) -> Tensor:
+    """A copy with the same strides, which a graph relies on, in memory as large."""
+    return x.new_empty(0).set_(x.untyped_storage().clone(), x.storage_offset(), x.shape, x.stride())
 
 
 def give(state: Any, own: list[Any], call: Call, graph: Graph) -> tuple[Any, Origin]:
@@ -102,8 +126,25 @@ def give(state: Any, own: list[Any], call: Call, graph: Graph) -> tuple[Any, Ori
         held = {i for group in graph.flat.groups for i in group}
         own = [leaf if i in held else leaf.clone() for i, leaf in enumerate(own)]
         state = tree.unflatten(tree.structure(state), own)
+    memory = frozenset(map(_memory, own))
+    _check_constants(state, own, graph, memory)
     run = graph.run if graph.replayed_at is None else graph.replayed_at(own)
-    return state, Origin(call, own, graph, buffers, _contents(state), run)
+    return state, Origin(call, own, graph, buffers, _places(own), memory, _contents(state), run)
+
+
+def _check_constants(state: Any, own: list[Tensor], graph: Graph, memory: frozenset[int]) -> None:
+    """Refuse to overwrite what the step reads from outside.
+
+    Raises:
+        CaptureError: Naming the leaf of the state.
+    """
+    shared = memory & set(map(_memory, graph.constants))
+    for path, leaf in zip(tree.paths(state), own, strict=True) if shared else ():
+        if _memory(leaf) in shared and leaf.numel() > 0:
+            raise CaptureError(
+                f"donate=True: the step closes over a tensor in the memory of {path or 'the state'}, which each call overwrites; "
+                "let it close over a copy, x.clone(), or pass ps.tree.clone(state)"
+            )
 
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)

@@ -59,6 +59,8 @@ class Graph:
     """What the graph relies on about the sizes that it serves in a range; None: nothing."""
     replayed_at: Callable[[list[Tensor]], Run] | None = None
     """What replays the graph on a state of these leaves as a CUDA graph; None: nothing does."""
+    constants: Sequence[Tensor] = ()
+    """The tensors that the step closes over."""
 
     def holds(self, leaves: list[Any]) -> bool:
         """Whether the sizes are served, and what was read on the host is still what it was."""

@@ -54,7 +54,7 @@ def capture_by_trace(
     began = time.perf_counter()
     positions = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
     reads, out = HostReads(), _Results((), 0)
-    old_form = tree.structure(tree.unflatten(spec, leaves)[0][0]) if donate else None
+    old_form = _form(tree.unflatten(spec, leaves)[0][0]) if donate else None
     num_state = 0 if old_form is None else old_form.num_leaves
 
     def flat(*tensors: Tensor) -> list[Tensor]:
@@ -97,8 +97,8 @@ def capture_by_trace(
     replays, note = replays_of(run, batch, compiler.cuda_graphs, reason)
     where = tuple(f"{read.value} at {read.where}" for read in reads.reads)
     record = CaptureRecord("trace", "", num_nodes, where, traced - began, time.perf_counter() - traced, cache, shared, sizes, note)
-    guarded = tuple(reads.reads)
-    return Graph(calls.by(run), record, guarded, _checking(guard, positions), flat_storage, condition, calls.by_replaying(replays))
+    guarded, check = tuple(reads.reads), _checking(guard, positions)
+    return Graph(calls.by(run), record, guarded, check, flat_storage, condition, calls.by_replaying(replays), constants)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,6 +210,21 @@ class _Results:
             return tree.unflatten(self.spec, tensors)
         fresh = iter(tensors)
         return tree.unflatten(self.spec, [next(fresh) if x is None else x for x in self.constants])
+
+
+def _form(state: Any) -> Any:
+    """The structure of a state whose memory is to be given away.
+
+    Raises:
+        CaptureError: Naming a leaf that has none.
+    """
+    for path, leaf in tree.items(state):
+        if not isinstance(leaf, Tensor):
+            raise CaptureError(
+                f"donate=True: {path or 'the state'} is {leaf!r}, no tensor, so it has no memory to give away; keep it as "
+                f"torch.tensor({leaf!r}), or keep it out of the state"
+            )
+    return tree.structure(state)
 
 
 def _check_form(old: Any, returned: Any) -> None:

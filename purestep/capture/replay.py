@@ -103,7 +103,8 @@ class Replay:
         return self._recording.results.copied_out()
 
     def _record(self, tensors: tuple[Tensor, ...]) -> "_Recording":
-        batch = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device) for x in tensors[self._batch]]
+        with torch.inference_mode(False):  # what is made in inference mode cannot be written to out of it
+            batch = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device) for x in tensors[self._batch]]
         given = list(tensors)
         given[self._batch] = batch
         replay, results = self._graphs.record(lambda: _Packed(self._run(*given)), tensors[0].device)

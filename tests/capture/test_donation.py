@@ -8,7 +8,7 @@ from torch import nn
 
 import purestep as ps
 from purestep.errors import CaptureError
-from purestep.testing import assert_trees_equal
+from purestep.testing import assert_trees_close, assert_trees_equal
 from tests.examples_of_models import Plain, batches, run, seeded, training
 
 OPTIONS = {"leaves": {}, "flat": {"storage": "flat"}}
@@ -118,6 +118,48 @@ def test_a_batch_that_shares_memory_with_the_state_is_read_before_that_is_writte
     state = {"w": torch.ones(3), "v": torch.zeros(3)}
     state, metrics = donated(step)(state, {"x": state["w"]})
     assert (state["w"].tolist(), state["v"].tolist(), metrics["x"].tolist()) == ([2.0] * 3, [1.0] * 3, [1.0] * 3)
+
+
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_a_batch_that_is_a_part_of_the_state_is_read_whole_before_any_of_it_is_written(backend):
+    def step(state, batch):
+        # compiled, these are several kernels, the first of which writes
+        return {"w": state["w"] + batch["x"].flip(0)[:, None], "v": state["v"] + batch["x"].sum()}, {"x": 2 * batch["x"]}
+
+    step, data = ps.compile(step, donate=True, backend=backend, on_recompile="error"), torch.arange(10000.0).double().reshape(5000, 2)
+    state, _ = step({"w": data, "v": data[0].clone()}, {"x": data.clone()[:, 1]})
+    w, v = state["w"].clone(), state["v"].clone()
+    state, metrics = step(state, {"x": state["w"][:, 1]})
+    assert_trees_equal(state["w"], w + w[:, 1].flip(0)[:, None])
+    assert_trees_equal(metrics["x"], 2 * w[:, 1])
+    assert_trees_close(state["v"], v + w[:, 1].sum(), rtol=1e-12, atol=0.0)  # summed in another order
+
+
+def test_a_leaf_put_elsewhere_in_memory_is_trained_from_what_it_holds():
+    tr, data = everything(), batches(4)
+    step = donated(tr.step, storage="flat")
+    state, _ = run(step, tr.init(), data[:2])
+    for leaf in ps.tree.leaves(state.params):
+        leaf.data = 0.5 * leaf.data  # the same object
+    expected, _ = run(tr.step, ps.tree.clone(state), data[2:])
+    assert_trees_equal(run(step, state, data[2:])[0], expected)
+
+
+def test_a_step_that_closes_over_the_state_that_it_is_given_is_refused():
+    state = {"w": torch.ones(3)}
+    anchor = state["w"]
+    step = donated(lambda state, batch: ({"w": state["w"] - batch * (state["w"] - anchor)}, {}))
+    with pytest.raises(CaptureError, match=r"closes over a tensor in the memory of w, which each call overwrites; let it"):
+        step(state, torch.ones(()))
+    state, _ = step(ps.tree.clone(state), torch.ones(()))
+    assert state["w"].tolist() == [1.0] * 3
+
+
+@pytest.mark.parametrize("number", [3, 0.5, True, "adam"])
+def test_a_state_with_a_leaf_that_is_no_tensor_has_no_memory_to_give_away(number):
+    step = donated(lambda state, batch: ({"w": state["w"] + batch, "n": state["n"]}, {}))
+    with pytest.raises(CaptureError, match=rf"n is {number!r}, no tensor, so it has no memory to give away; keep it as torch\.tensor"):
+        step({"w": torch.ones(3), "n": number}, torch.ones(()))
 
 
 # --- checkpoints meanwhile ------------------------------------------------------------------------------------------

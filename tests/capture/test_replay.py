@@ -127,6 +127,25 @@ def test_a_replay_records_no_gradients_whatever_the_batch_asks_for(recorder):
     assert (float(state["x"]), float(metrics["twice"]), recorder.recorded) == (10.0, 8.0, 1)
 
 
+def test_a_replay_may_be_recorded_in_inference_mode_and_run_out_of_it(recorder):
+    step = replayed(lambda state, batch: ({"x": state["x"] + batch}, {"twice": 2 * batch}))
+    state = {"x": torch.zeros(())}
+    for inference in (True, True, False, True, False):
+        with torch.inference_mode(inference):
+            state, metrics = step(state, torch.tensor(3.0))
+    assert (float(state["x"]), float(metrics["twice"]), recorder.recorded) == (15.0, 6.0, 1)
+
+
+def test_a_leaf_that_was_put_elsewhere_in_memory_is_read_there(recorder):
+    tr, data = everything(), batches(8)
+    step = replayed(tr.step)
+    state, _ = run(step, tr.init(), data[:4])
+    for leaf in ps.tree.leaves(state.params):
+        leaf.data = 0.5 * leaf.data  # the same object
+    expected, _ = run(tr.step, ps.tree.clone(state), data[4:])
+    assert_trees_equal(run(step, state, data[4:])[0], expected)
+
+
 def test_tensors_that_a_step_closes_over_are_read_where_they_are(recorder):
     scale = torch.tensor(1.0)
     step = replayed(lambda state, batch: ({"x": state["x"] + scale * batch}, {}))
