@@ -6,6 +6,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from ..core.ranges import Range
+
+NUM_LAYERS = Range("lie in [1, 1000]", lambda x: 1 <= x <= 1000)
+"""How many blocks a potential may have; a slip of some zeros would otherwise make blocks until memory ends."""
+
 
 class Atoms(Protocol):
     """Structures in one concatenated layout, with their neighbour list; `purestep.AtomicBatch` is one."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.ranges import FINITE, POSITIVE, at_least, check_numbers, check_whole
-from .atoms import Atoms, cosine_cutoff, distances, edge_vectors, senders_and_receivers, sum_by_index, sum_of_atoms
+from .atoms import NUM_LAYERS, Atoms, cosine_cutoff, distances, edge_vectors, senders_and_receivers, sum_by_index, sum_of_atoms
 from .forces import energy_and_forces
 from .references import reference_energy_table
 
@@ -52,7 +52,8 @@ class PaiNN(nn.Module):
         stress: bool = False,
     ):
         check_whole("PaiNN", at_least(2), hidden_size=hidden_size)
-        check_whole("PaiNN", at_least(1), num_layers=num_layers, num_radial=num_radial, max_number=max_number)
+        check_whole("PaiNN", at_least(1), num_radial=num_radial, max_number=max_number)
+        check_whole("PaiNN", NUM_LAYERS, num_layers=num_layers)
         check_numbers("PaiNN", POSITIVE, cutoff=cutoff)
         check_numbers("PaiNN", FINITE, energy_scale=energy_scale)
         super().__init__()

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.ranges import FINITE, POSITIVE, at_least, check_numbers, check_whole
-from .atoms import Atoms, cosine_cutoff, distances, edge_vectors, senders_and_receivers, sum_by_index, sum_of_atoms
+from .atoms import NUM_LAYERS, Atoms, cosine_cutoff, distances, edge_vectors, senders_and_receivers, sum_by_index, sum_of_atoms
 from .forces import energy_and_forces
 from .references import reference_energy_table
 
@@ -52,7 +52,8 @@ class SchNet(nn.Module):
         stress: bool = False,
     ):
         check_whole("SchNet", at_least(2), hidden_size=hidden_size, num_radial=num_radial)
-        check_whole("SchNet", at_least(1), num_layers=num_layers, max_number=max_number)
+        check_whole("SchNet", at_least(1), max_number=max_number)
+        check_whole("SchNet", NUM_LAYERS, num_layers=num_layers)
         check_numbers("SchNet", POSITIVE, cutoff=cutoff)
         check_numbers("SchNet", FINITE, energy_scale=energy_scale)
         super().__init__()

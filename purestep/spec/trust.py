@@ -225,7 +225,7 @@ def _problem_of_own_model(found: Any, arguments: dict[str, Any], pointer: str) -
     try:
         with torch.device("meta"):
             found(**arguments)
-    except (TypeError, ValueError, PurestepError) as error:
+    except (TypeError, ValueError, OverflowError, RuntimeError, PurestepError) as error:  # torch refuses sizes by RuntimeError
         return _refused(found, error, pointer)
     return None
 

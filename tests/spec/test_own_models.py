@@ -40,7 +40,8 @@ def test_a_slip_in_an_argument_of_a_model_is_found():
     ("arguments", "message"),
     [
         ({"hidden_size": 0}, "hidden_size must be at least 2, got 0"),
-        ({"num_layers": -1}, "num_layers must be at least 1, got -1"),
+        ({"num_layers": -1}, "num_layers must lie in [1, 1000], got -1"),
+        ({"num_layers": 10**30}, "num_layers must lie in [1, 1000], got 1000"),
         ({"num_radial": 0}, "num_radial must be at least"),
         ({"max_number": 0}, "max_number must be at least 1, got 0"),
         ({"cutoff": 0}, "cutoff must lie in (0, inf), got 0"),
@@ -55,6 +56,13 @@ def test_a_value_that_a_model_cannot_have_is_found_before_anything_is_made(name,
     assert (problem.code, problem.pointer) == ("PS504", MODEL)
     assert problem.message.startswith(f"{name}: ") and message in problem.message
     assert problem.message.count(name) == 1 and problem.line > 0
+
+
+@pytest.mark.parametrize("size", [2**62, 10**30])
+@pytest.mark.parametrize("argument", ["hidden_size", "num_radial", "max_number"])
+def test_a_size_that_no_tensor_can_have_is_a_problem_and_no_crash(argument, size):
+    (problem,) = problems(cls_path="purestep.models.PaiNN", **{argument: size})
+    assert (problem.code, problem.pointer) == ("PS504", MODEL)
 
 
 def test_checking_a_model_takes_neither_memory_nor_random_numbers():
