@@ -37,6 +37,7 @@ def _whole(value: Any) -> Any:
     return value
 
 
+Length = Annotated[int, Field(gt=0, le=2**53)]  # counts that a schedule, in float64, tells apart
 Version = Annotated[Literal[1], BeforeValidator(_whole)]
 Name = Annotated[str, StringConstraints(min_length=1)]
 Rate = Annotated[
@@ -139,11 +140,11 @@ class Strategy(Model):
     """What happens to the gradients, in this order; an optimizer comes last."""
     schedule: Rate = None
     """The learning rate of the parts of `update` that do not give one: a number, or a schedule of the updates so far."""
-    num_steps: PositiveInt | None = None
+    num_steps: Length | None = None
     """How many updates the run has; exactly one of this, `num_epochs` and `num_batches`, or `runtime.time_budget`."""
-    num_epochs: PositiveInt | None = None
+    num_epochs: Length | None = None
     """How many passes over the data the run has."""
-    num_batches: PositiveInt | None = None
+    num_batches: Length | None = None
     """How many batches the run has, those included whose update is vetoed."""
     early_stopping: EarlyStop | None = None
     """End earlier when validation brings nothing better; validations before a resume count."""

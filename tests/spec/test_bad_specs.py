@@ -63,6 +63,7 @@ CASES = [
     # ranges and choices
     ({"strategy/num_steps": -1}, "PS105", "/strategy/num_steps", "greater than 0, got -1"),
     ({"strategy/num_steps": 0}, "PS105", "/strategy/num_steps", "greater than 0"),
+    ({"strategy/num_steps": 10**30}, "PS105", "/strategy/num_steps", "at most 9007199254740992"),
     ({"dataset/batch_size": 0}, "PS105", "/dataset/batch_size", "greater than 0"),
     ({"runtime/seed": -1}, "PS105", "/runtime/seed", "at least 0"),
     ({"dataset/cutoff": -3.0}, "PS105", "/dataset/cutoff", "greater than 0"),
