@@ -22,7 +22,7 @@ from .core.ranks import ALONE, Ranks
 from .core.recompute import Recomputable
 from .core.state import TrainState, check_not_consumed
 from .core.step import Step, build_step, init_state
-from .core.transform import GradientTransform, chain, told
+from .core.transform import GradientTransform, chain, describe_mistake
 from .core.tree import Tree
 from .errors import PatternError
 
@@ -144,7 +144,7 @@ class Training:
 def _as_chain(optimizer: Any) -> GradientTransform:
     """A chain, so that leaves have the same names alone and on several ranks, where more parts are put into the chain."""
     if not isinstance(optimizer, GradientTransform):
-        raise TypeError(f"optimizer: expected a gradient transform such as ps.adamw(1e-3), got {told(optimizer)}")
+        raise TypeError(f"optimizer: expected a gradient transform such as ps.adamw(1e-3), got {describe_mistake(optimizer)}")
     return optimizer if optimizer.parts else chain(optimizer)
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..errors import ConsumedStateError, StateError
 from . import tree
-from .folding import fold
+from .notebook import as_html
 from .tree import Tree
 
 
@@ -75,7 +75,7 @@ class TrainState:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return fold(self, "TrainState")
+        return as_html(self, "TrainState")
 
 
 def check_state(state: Any, where: str) -> None:

@@ -64,8 +64,8 @@ class EmptyState(NamedTuple):
     """State of a transform without memory."""
 
 
-def told(found: Any) -> str:
-    """What a message says of something that should have been a transform, and how to make one of it."""
+def describe_mistake(found: Any) -> str:
+    """Words for an error: what was given in the place of a transform, and how to make one of it."""
     if isinstance(found, (list, tuple)):
         return f"a {type(found).__name__}; give the parts one after another: chain(*parts)"
     if isinstance(found, FunctionType):
@@ -90,7 +90,9 @@ def chain(*parts: GradientTransform, name: str = "chain") -> GradientTransform:
     """
     for part in parts:
         if not isinstance(part, GradientTransform):
-            raise TransformError(f"{name}: parts are gradient transforms such as ps.adam(1e-3), one argument each, got {told(part)}")
+            raise TransformError(
+                f"{name}: parts are gradient transforms such as ps.adam(1e-3), one argument each, got {describe_mistake(part)}"
+            )
     names = part_names(parts)
     needs = frozenset().union(*(part.needs for part in parts))
     scalers = tuple((key, part.scale_loss) for key, part in zip(names, parts, strict=True) if part.scale_loss is not None)

@@ -7,7 +7,7 @@ import torch
 import torch.utils._pytree as torch_pytree
 
 import purestep as ps
-from purestep.core.folding import fold
+from purestep.core.notebook import as_html
 from purestep.core.state import check_not_consumed, mark_consumed
 from purestep.errors import ConsumedStateError
 from tests.examples_of_models import training
@@ -51,7 +51,7 @@ def test_a_notebook_shows_a_state_as_groups_that_open_with_the_bytes_of_each():
 
 
 def test_a_name_in_a_notebook_is_text_and_no_tag():
-    assert "&lt;b&gt;  float32[1]" in fold({"<b>": torch.zeros(1)}, "params")
+    assert "&lt;b&gt;  float32[1]" in as_html({"<b>": torch.zeros(1)}, "params")
 
 
 def test_torch_and_optree_see_the_same_leaves():

@@ -1,4 +1,4 @@
-"""A tree as HTML that folds, for notebooks: groups with their sizes, and leaves. The same as text is in `tree.py`."""
+"""A tree as HTML, for notebooks: groups with their sizes, which open on a click, and leaves. `tree.describe` gives it as text."""
 
 import html
 from collections.abc import Iterator, Sequence
@@ -16,11 +16,11 @@ Row = tuple[list[str], Any]
 """What is left of the path of a leaf, and the leaf."""
 
 
-def fold(whole: Tree, title: str) -> str:
-    """HTML that runs nothing and refers to nothing; the groups of the first level are seen, what is in them on a click.
+def as_html(whole: Tree, title: str) -> str:
+    """HTML that runs nothing and refers to nothing; the groups of the first level are seen, and a click opens one.
 
     Example:
-        >>> fold({"w": torch.zeros(2, 3)}, "params").count("<details")
+        >>> as_html({"w": torch.zeros(2, 3)}, "params").count("<details")
         1
     """
     rows = [(path.split("."), leaf) for path, leaf in tree.items(whole)]
