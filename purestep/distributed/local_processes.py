@@ -40,7 +40,7 @@ def run_on_local_processes(world_size: int, function: Callable[..., object], *ar
             for worker in workers:
                 worker.start()
             _wait_for(workers, seconds)
-            ends = [_end_of(worker, _words_of(rank, folder), seconds) for rank, worker in enumerate(workers)]
+            ends = [_end_of(worker, _error_file(folder, rank), seconds) for rank, worker in enumerate(workers)]
         finally:
             for worker in workers:
                 if worker.pid is not None:
@@ -48,7 +48,8 @@ def run_on_local_processes(world_size: int, function: Callable[..., object], *ar
                     worker.join()
     if any(ends):
         alike = {end: [str(rank) for rank, other in enumerate(ends) if other == end] for end in ends if end}
-        raise DistributedError("; ".join(f"rank {' and '.join(ranks)} {end}" for end, ranks in alike.items()))
+        told = [f"rank{'s' if len(ranks) > 1 else ''} {' and '.join(ranks)} {end}" for end, ranks in alike.items()]
+        raise DistributedError("; ".join(told))
 
 
 def _wait_for(workers: Sequence[Any], seconds: float) -> None:
@@ -66,7 +67,7 @@ def _wait_for(workers: Sequence[Any], seconds: float) -> None:
 def _end_of(worker: Any, path: str, seconds: float) -> str:
     """How a process ended that did not come through; empty for one that did."""
     if worker.exitcode is None:
-        return f"was not done when the others had failed, or after {seconds:.0f} s"
+        return f"did not end within {seconds:.0f} s, or soon after another had failed"
     if worker.exitcode == 0:
         return ""
     if not os.path.exists(path):
@@ -75,7 +76,7 @@ def _end_of(worker: Any, path: str, seconds: float) -> str:
         return f"failed: {file.read()}"
 
 
-def _words_of(rank: int, folder: str) -> str:
+def _error_file(folder: str, rank: int) -> str:
     return os.path.join(folder, f"rank-{rank}.txt")
 
 
@@ -86,7 +87,7 @@ def _be_rank(rank: int, world_size: int, folder: str, seconds: float, function: 
         topology = init(rank=rank, world_size=world_size, method=f"file://{folder}/meeting", device="cpu", **patience)
         function(topology, *args)
     except Exception as error:
-        with open(_words_of(rank, folder), "w", encoding="utf-8") as file:
+        with open(_error_file(folder, rank), "w", encoding="utf-8") as file:
             file.write(f"{type(error).__name__}: {error}")
         raise SystemExit(1) from None
     finally:

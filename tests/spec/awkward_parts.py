@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import time
 
 import torch
 from torch import nn
@@ -109,23 +108,3 @@ class DyingFirst(Changed):
 class Raising(Changed):
     def change(self, energy):
         raise RuntimeError("this model cannot")
-
-
-# --- functions of ranks -------------------------------------------------------------------------------------------
-
-
-def write_place(topology, folder):
-    print("this is not the result of the program")
-    total = topology.ranks.sum(torch.tensor([1.0, topology.rank]))
-    with open(f"{folder}/{topology.rank}", "w") as file:
-        file.write(str(total.tolist()))
-
-
-def fail_on_rank_one(topology):
-    if topology.rank == 1:
-        raise ValueError("this rank cannot")
-    topology.ranks.sum(torch.ones(1))
-
-
-def sleep(topology):
-    time.sleep(600)

@@ -96,7 +96,7 @@ def test_a_transform_that_sees_the_gradient_of_its_own_rank_is_found():
 
 @pytest.mark.distributed
 def test_a_buffer_that_comes_apart_on_the_ranks_is_found():
-    with pytest.raises(Failure, match=r"rank 0 and 1 failed: DistributedError: after the update .*: buffers.frames differs"):
+    with pytest.raises(Failure, match=r"ranks 0 and 1 failed: DistributedError: after the update .*: buffers.frames differs"):
         tried(**model("Counting"))
 
 
