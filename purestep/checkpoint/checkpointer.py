@@ -279,6 +279,7 @@ class Checkpointer:
         except Exception as error:
             _log.error("checkpoint %d was not written: %s", about.label, error)  # now, in case nobody ever calls again
             raise
+        _log.info("checkpoint %d was written, for %s", about.label, about.reason)
         self._tidy_up(path)
         return checkpoint_id
 

@@ -2,6 +2,7 @@
 
 import enum
 import errno
+import logging
 import os
 import sys
 import traceback
@@ -11,6 +12,8 @@ import click
 
 from ..errors import CheckpointError, DataError, DistributedError, PurestepError, RecompileError, SpecError, StallError, TrustError
 from .out_of_memory import ADVICE, is_out_of_memory
+
+_log = logging.getLogger("purestep.cli")
 
 
 class ExitCode(enum.IntEnum):
@@ -67,9 +70,10 @@ class Refusal(Exception):
 
 
 def tell(*lines: str) -> None:
-    """Write lines to stderr, where everything goes that is not the result."""
+    """Write lines to stderr, where everything goes that is not the result; a run that keeps its messages keeps them."""
     for line in lines:
         click.echo(line, err=True)
+        _log.info("%s", line)
 
 
 def exit_code_of(error: BaseException) -> ExitCode:

@@ -7,7 +7,7 @@ import re
 from ..errors import CheckpointSaveError
 
 _OF_A_START = re.compile(
-    r"spec\.json|spec\.source\.json|run\.json|status\.json|metrics\.jsonl|git\.patch|packages\.txt|crash|crash-rank\d+\.txt|ranks|checkpoints"
+    r"spec\.json|spec\.source\.json|run\.json|status\.json|metrics\.jsonl|messages\.log|git\.patch|packages\.txt|crash|crash-rank\d+\.txt|ranks|checkpoints"
 )
 """What a run has written when it fails at its beginning."""
 

@@ -5,11 +5,13 @@ run.json        versions, code, command line, device, data, seeds
 metrics.jsonl   the log
 checkpoints/    the states
 report.html     the page, once it is over
-ranks/          what each process says, where several share the run
+messages.log    what it said beside its progress
+ranks/          what each further process says, where several share the run
 status.json     what became of it
 """
 
 import contextlib
+import logging
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from ...loop import FitResult
 
 _MOST_REASONS = 20
+_log = logging.getLogger("purestep.cli")
 
 
 def execute(request: Request) -> int:
@@ -64,6 +67,7 @@ def _execute(request: Request) -> int:
 
 def _write_status(request: Request, status: str, writer: int = 0, **facts: Any) -> None:
     if request.topology.rank == writer:
+        _log.info("%s: %s", status, facts.get("reason", f"process {os.getpid()}"))
         documents.write(os.path.join(request.run_dir, "status.json"), {"schema": "purestep.status/1", "status": status, **facts})
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..exits import ExitCode, Refusal
 from ..preparing import device_of
 from ..run_directory import command_line
+from .messages import kept_messages
 
 if TYPE_CHECKING:
     from ...distributed import Topology
@@ -85,9 +86,10 @@ def on_rank_zero(topology: "Topology", action: Callable[[], Any]) -> Any:
 
 @contextlib.contextmanager
 def apart(topology: "Topology", run_dir: str) -> Iterator[None]:
-    """What this rank says, in a file of its own, unless it is the one that has the console."""
+    """What this rank says, in a file of its own; the one that has the console keeps a copy of all but its progress."""
     if topology.rank == 0:
-        yield
+        with kept_messages(run_dir):
+            yield
         return
     folder = os.path.join(run_dir, "ranks")
     os.makedirs(folder, exist_ok=True)
