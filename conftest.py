@@ -47,6 +47,15 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket.socket, "connect", connect_locally)
 
 
+@pytest.fixture
+def restored_settings():
+    """Put back what a run sets for its own process, where that is the one of the tests."""
+    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    yield
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(deterministic)
+
+
 def _global_state() -> dict[str, object]:
     root = logging.getLogger()
     kind, keys, *rest = np.random.get_state()

@@ -19,12 +19,9 @@ INIT = ["--dataset", "shipped:g2", "--output-dir", "second", "--out", "second.js
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
+def here(tmp_path, monkeypatch, restored_settings):
     monkeypatch.chdir(tmp_path)
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    yield tmp_path
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(deterministic)
+    return tmp_path
 
 
 def run_first():

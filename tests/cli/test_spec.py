@@ -40,14 +40,10 @@ STRANGER = "from torch import nn\nfrom purestep.models import PaiNN\nclass Net(P
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
+def here(tmp_path, monkeypatch, restored_settings):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PURESTEP_TRUST", "")
-    # what a run sets for its own process, which here is that of the tests
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    yield tmp_path
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(deterministic)
+    return tmp_path
 
 
 def write(name="spec.json", **changes):

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import torch
 
 from purestep.checkpoint import load_manifest
 from purestep.reporting import read_metrics
@@ -12,12 +11,8 @@ from tests.spec.examples import changed, text_of
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
+def here(tmp_path, monkeypatch, restored_settings):
     monkeypatch.chdir(tmp_path)
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    yield
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(deterministic)
 
 
 def ran(settings, *words):

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import torch
 
 from purestep.reporting import read_metrics
 from tests.cli.calling import purestep
@@ -14,12 +13,8 @@ STRETCHED = ["--set", "strategy.schedule.decay_steps=4", "--allow-change", "stra
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
+def here(tmp_path, monkeypatch, restored_settings):
     monkeypatch.chdir(tmp_path)
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    yield
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(deterministic)
 
 
 @pytest.mark.parametrize(("more", "warns"), [([], True), (STRETCHED, False)])

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.cli.calling import purestep
 from tests.spec.examples import changed, text_of
@@ -20,14 +19,11 @@ class {name}(PaiNN):
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
+def here(tmp_path, monkeypatch, restored_settings):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     yield
     sys.modules.pop("stopped", None)
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(deterministic)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from click.testing import CliRunner
 
 import purestep as ps
@@ -33,14 +32,11 @@ def write_structures(path, count=60):
     ase.io.write(path, found)
 
 
-def test_the_commands_of_the_page_lead_from_a_file_to_weights(tmp_path, monkeypatch):
+def test_the_commands_of_the_page_lead_from_a_file_to_weights(tmp_path, monkeypatch, restored_settings):
     monkeypatch.chdir(tmp_path)
     write_structures("own.extxyz")
     lines = [line for block in re.findall(r"^```console\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL) for line in block.splitlines()]
-    try:
-        done = [CliRunner().invoke(main, shlex.split(line.removeprefix("$ purestep "))) for line in lines]
-    finally:  # what a run sets for its own process, which here is that of the tests
-        torch.use_deterministic_algorithms(False)
+    done = [CliRunner().invoke(main, shlex.split(line.removeprefix("$ purestep "))) for line in lines]
     assert [result.exit_code for result in done] == [0] * 8, [result.output for result in done if result.exit_code]
     store = ps.data.AtomicStore("own.zarr")
     assert {"energy", "forces"} <= store.levels.keys() and np.isfinite(store.column("energy")).all()
