@@ -50,7 +50,7 @@ def prepared(spec: "Spec", trust: Sequence[str]) -> Iterator[Prepared]:
     grants = granted(trust)
     check_names(spec, grants)  # before any path is looked at
     if missing := missing_paths(spec):
-        raise Refusal("\n".join(f"PS304 {pointer}: there is no {store}" for pointer, store in missing), ExitCode.PATH)
+        raise Refusal("\n".join(problem.text() for problem in missing), ExitCode.PATH)
     find_modules_here(grants)
     with settings_of(spec) as settings:
         yield Prepared(spec, build(spec, trust=grants), device_of(spec), settings)

@@ -20,6 +20,12 @@ VERSION = 3
 _SHIPPED = {"g2": "g2_xtb.zarr"}
 
 
+def not_a_store(file: str | os.PathLike) -> str:
+    """What to say of a file in the place of a store, and what to do."""
+    store = Path(file).with_suffix(".zarr")
+    return f"{file} is a file, not the directory of a store; make one of it: purestep data convert {file} {store}"
+
+
 class AtomicStore:
     """Frames of a store, as mappings of arrays; read on demand.
 
@@ -40,9 +46,7 @@ class AtomicStore:
             group: Any = zarr.open_group(self.path, mode="r", zarr_format=3)
         except FileNotFoundError as error:
             if self.path.is_file():
-                other = self.path.with_suffix(".zarr")
-                told = f"is a file, not the directory of a store; make one of it: purestep data convert {self.path} {other}"
-                raise DataError(f"{self.path}: {told}") from error
+                raise DataError(not_a_store(self.path)) from error
             raise DataError(f"{self.path}: there is no zarr v3 group; give the directory of a store") from error
         self.attributes: dict[str, Any] = dict(group.attrs)
         if self.attributes.get("format") != FORMAT:

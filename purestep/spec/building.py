@@ -11,6 +11,7 @@ from ..core import tree
 from ..data import AtomicStore, Joined, Loader, PreparedFrames, collate, shipped
 from ..data.frames import Frames
 from ..data.padding import plan_padding
+from ..data.store import not_a_store
 from ..errors import DataError, SpecError
 from ..training import Training
 from ..validation import Validation
@@ -174,11 +175,15 @@ def absolute(spec: Spec, directory: str) -> Spec:
     return spec.model_copy(update=moved)
 
 
-def missing_paths(spec: Spec) -> list[tuple[str, str]]:
-    """Pointer and path of every store, and of the first weights, that is not there."""
+def missing_paths(spec: Spec) -> list[Problem]:
+    """Every store, and the first weights, that is not there."""
     data = spec.dataset
     named = [(f"/dataset/{field}/{i}", path) for field in ("paths", "validation_paths") for i, path in enumerate(getattr(data, field))]
-    missing = [(pointer, path) for pointer, path in named if not path.startswith(SHIPPED) and not os.path.isdir(path)]
+    problems = [
+        Problem("PS304", pointer, not_a_store(path) if os.path.isfile(path) else f"there is no {path}")
+        for pointer, path in named
+        if not path.startswith(SHIPPED) and not os.path.isdir(path)
+    ]
     if spec.source is not None and not os.path.exists(spec.source.checkpoint_path):
-        missing.append(("/source/checkpoint_path", spec.source.checkpoint_path))
-    return missing
+        problems.append(Problem("PS304", "/source/checkpoint_path", f"there is no {spec.source.checkpoint_path}"))
+    return problems

@@ -196,8 +196,7 @@ def _warnings(spec: Spec, steps: int | None) -> Iterator[Problem]:
     strategy = spec.strategy
     if not strategy.model_specs:
         yield Problem("PS303", "/strategy/model_specs", "there is no model; the run will be refused until one is named")
-    for pointer, path in missing_paths(spec):
-        yield Problem("PS304", pointer, f"there is no {path}")
+    yield from missing_paths(spec)
     if not _validates(spec):
         yield Problem(
             "PS301",

@@ -96,7 +96,10 @@ def test_a_composition_is_a_value():
         (lambda: ConstantWeight(1.0) * (2.0 * MSELoss()), "a schedule times a weighted loss is ambiguous"),
         (lambda: LinearWeight(0.0, 1.0, 5) * (ConstantWeight(1.0) * MSELoss()), "a schedule times a weighted loss is ambiguous"),
         (lambda: 2.0 * (ConstantWeight(1.0) * MSELoss()), "put the factor 2.0 into the schedule"),
-        (lambda: as_loss(-1.0 * MSELoss()), r"the weights \[-1\.0\] sum to -1\.0, which cannot be normalised; use normalize_weights=False"),
+        (
+            lambda: as_loss(-1.0 * MSELoss()),
+            r"the weights \[-1\.0\] sum to -1\.0, which cannot be normalised; give one a positive weight, or normalize_weights=False",
+        ),
         (lambda: as_loss(0.0 * MSELoss()), "sum to 0.0, which cannot be normalised"),
         (lambda: ComposedLoss(()), "needs at least one term"),
         (lambda: ComposedLoss([MSELoss(), MAELoss()], weights=[1.0]), "2 components and 1 weights; give one weight for each component"),

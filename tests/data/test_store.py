@@ -126,7 +126,7 @@ def test_a_directory_that_is_no_store_is_refused(tmp_path):
 
 def test_a_file_in_the_place_of_a_store_is_told_how_to_become_one(tmp_path):
     (tmp_path / "frames.extxyz").write_text("1\n\nH 0 0 0\n")
-    with pytest.raises(DataError, match=r"frames.extxyz: is a file, not the directory of a store; .* data convert .*extxyz .*frames.zarr"):
+    with pytest.raises(DataError, match=r"frames.extxyz is a file, not the directory of a store; .* data convert .*extxyz .*frames.zarr"):
         AtomicStore(tmp_path / "frames.extxyz")
 
 

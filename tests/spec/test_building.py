@@ -8,7 +8,7 @@ from purestep.data import Joined, Loader, PreparedFrames, collate, shipped
 from purestep.metrics import EnergyErrors
 from purestep.models import PaiNN
 from purestep.schedules import warmup_cosine_decay
-from purestep.spec.building import absolute, build
+from purestep.spec.building import absolute, build, missing_paths
 from purestep.spec.reading import check_text
 from purestep.testing import assert_trees_equal
 from tests.spec.examples import GOOD, changed, text_of
@@ -65,3 +65,14 @@ def test_relative_paths_begin_beside_the_spec():
     spec = absolute(check_text(text_of(changed(**{"dataset/paths": ["a.zarr", "/b.zarr", "shipped:g2"]}))).spec, "/specs")
     assert spec.dataset.paths == ("/specs/a.zarr", "/b.zarr", "shipped:g2")
     assert spec.output.run_dir == "/specs/run"
+
+
+def test_a_file_of_structures_in_the_place_of_a_store_is_told_how_to_become_one(tmp_path):
+    file = tmp_path / "mine.extxyz"
+    file.write_text("")
+    absent = str(tmp_path / "absent.zarr")
+    spec = check_text(text_of(changed(**{"dataset/paths": [str(file), absent]}))).spec
+    first, second = (problem.text() for problem in missing_paths(spec))
+    command = f"make one of it: purestep data convert {file} {tmp_path / 'mine.zarr'}"
+    assert first == f"PS304 /dataset/paths/0: {file} is a file, not the directory of a store; {command}"
+    assert second == f"PS304 /dataset/paths/1: there is no {absent}"

@@ -69,7 +69,9 @@ def _rehearse(rehearsal: Rehearsal, topology: "Topology") -> int:
             tell(f"{_SIGNS[rung.outcome]:<7}{rung.name:<11}{rung.words}")
     failed = any(rung.outcome == "failed" for rung in rungs)
     if os.path.isdir(spec.output.run_dir) and os.listdir(spec.output.run_dir):
-        tell(f"{spec.output.run_dir} is not empty: the run itself will be refused there, or resumed")
+        tell(
+            f"{spec.output.run_dir} is not empty: `spec run` goes into an empty or new directory, or over a start that failed; to go on with a run: `spec resume`"
+        )
     document: dict[str, Any] = {
         "schema": "purestep.dry-run/1",
         "status": "failed" if failed else "passed",

@@ -75,7 +75,7 @@ def command(path: str, overrides: tuple[str, ...], run_dir: str | None, max_step
     grants = granted(options["trust"])
     check_names(spec, grants)  # before any path is looked at
     if missing := missing_paths(spec):
-        raise Refusal("\n".join(f"PS304 {pointer}: there is no {store}" for pointer, store in missing), ExitCode.PATH)
+        raise Refusal("\n".join(problem.text() for problem in missing), ExitCode.PATH)
     check_model(spec)
     check_installed(spec)
     check_labels(spec, path)
