@@ -52,7 +52,7 @@ def examine() -> dict[str, Any]:
         "python": f"{platform.python_version()} ({sys.executable})",
         "platform": platform.platform(),
         "cores": os.cpu_count(),
-        "packages": {name: _version(name) for name in (*PACKAGES, *EXTRAS)},
+        "packages": {name: version_of(name) for name in (*PACKAGES, *EXTRAS)},
         "devices": _devices(),
         "driver": driver(),
         "compilers": {name: shutil.which(name) for name in COMPILERS},
@@ -88,7 +88,8 @@ def driver() -> str | None:
         return None
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """The version of an installed package; None where it is not there."""
     try:
         return version(package)
     except PackageNotFoundError:

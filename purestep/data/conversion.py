@@ -156,11 +156,12 @@ class _Run:
     ):
         if on_bad not in ("strict", "skip"):
             raise ValueError(f"on_bad must be 'strict' or 'skip', got {on_bad!r}")
-        known = {*LEVELS, "gradient", "virial", *levels}
-        if unknown := sorted(keys.keys() - known):
-            near = difflib.get_close_matches(unknown[0], sorted(known), n=1)
+        self.known = {*LEVELS, "gradient", "virial", *levels}
+        if unknown := sorted(keys.keys() - self.known):
+            near = difflib.get_close_matches(unknown[0], sorted(self.known), n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
             raise DataError(
-                f"keys: there is no {unknown[0]!r}{f'; did you mean {near[0]!r}?' if near else ''} (known: {', '.join(sorted(known))}; "
+                f"keys: there is no {unknown[0]!r}{hint} (known: {', '.join(sorted(self.known))}; "
                 f"levels says what another array has rows for: {unknown[0]}=atom, frame or edge)"
             )
         if split is not None:
@@ -237,7 +238,7 @@ class _Run:
         """All that was met."""
         parts = {name: self.parts.count(number) for number, name in enumerate(SPLITS) if number in self.parts}
         duplicates, suspicions = tuple(self.survey.duplicates()), tuple(self.survey.suspicions())
-        read = {self.keys.get(ours, ours) for ours in (*LEVELS, "gradient", "virial", *self.levels)} | {"numbers", "positions"}
+        read = {self.keys.get(ours, ours) for ours in self.known} | {"numbers", "positions"}
         unread = tuple(sorted(self.seen - read))
         return Report(
             len(self.parts), parts, dict(self.labelled), self.units, tuple(self.bad), duplicates, suspicions, self.num_moved, unread

@@ -74,7 +74,7 @@ class _Search(NamedTuple):
 
 
 class _Rules(NamedTuple):
-    """Settings, and loss and slope at length 0."""
+    """Loss and slope at length 0, the first length, and settings."""
 
     value: Tensor
     slope: Tensor
@@ -134,6 +134,7 @@ def scale_by_zoom_linesearch(
         check_numbers("scale_by_zoom_linesearch", NOT_NEGATIVE, approx_dec_rtol=approx_dec_rtol)
     if initial_guess_strategy not in ("keep", "one"):
         raise ValueError(f"scale_by_zoom_linesearch: unknown initial_guess_strategy {initial_guess_strategy!r} (known: keep, one)")
+    settings = (max_linesearch_steps, max_learning_rate, tol, increase_factor, slope_rtol, curv_rtol, approx_dec_rtol, stepsize_precision)
 
     def init(params: Tree) -> ScaleByZoomLinesearchState:
         infinite = [scalar_like(params, float("inf")) for _ in range(3)]
@@ -156,8 +157,7 @@ def scale_by_zoom_linesearch(
         here = torch.zeros_like(state.value) + value
         slope = dot(direction, wide_grad).to(here.device)
         guess = state.learning_rate if initial_guess_strategy == "keep" else torch.ones_like(state.learning_rate)
-        lengths = (max_linesearch_steps, max_learning_rate, tol, increase_factor)
-        rules = _Rules(here, slope, guess, *lengths, slope_rtol, curv_rtol, approx_dec_rtol, stepsize_precision)
+        rules = _Rules(here, slope, guess, *settings)
         search = _start(here, slope, wide_grad)
         for _ in range(max_linesearch_steps):
             search = tree.where(search.done | search.failed, search, _next(search, rules, line))

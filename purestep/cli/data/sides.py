@@ -19,11 +19,25 @@ def sides_of(spec: "Spec") -> list[dict[str, Any]]:
     Raises:
         DataError: If a store cannot be read.
     """
+    return [_side(name, paths, split, spec) for name, (paths, split) in stores_and_parts(spec).items()]
+
+
+def stores_and_parts(spec: "Spec") -> dict[str, tuple[Sequence[str], str | None]]:
+    """Of training, and of validation where there is one: the stores, and which part of them."""
     data = spec.dataset
-    sides = [_side("training", data.paths, data.split, spec)]
+    found: dict[str, tuple[Sequence[str], str | None]] = {"training": (data.paths, data.split)}
     if data.validation_paths or data.validation_split is not None:
-        sides.append(_side("validation", data.validation_paths or data.paths, data.validation_split, spec))
-    return sides
+        found["validation"] = (data.validation_paths or data.paths, data.validation_split)
+    return found
+
+
+def targets_of(spec: "Spec") -> dict[str, int]:
+    """The keys of the batch that the loss is about, and the place of the first term that is."""
+    found: dict[str, int] = {}
+    for place, part in enumerate(spec.strategy.loss):
+        if hasattr(part, "target_key"):
+            found.setdefault(part.target_key, place)
+    return found
 
 
 def _side(name: str, paths: Sequence[str], split: str | None, spec: "Spec") -> dict[str, Any]:
@@ -33,18 +47,19 @@ def _side(name: str, paths: Sequence[str], split: str | None, spec: "Spec") -> d
 
     stores = [open_store(path) for path in paths]
     chosen = [np.arange(len(store)) if split is None else store.split(split).indices for store in stores]
-    targets = dict.fromkeys(part.target_key for part in spec.strategy.loss if hasattr(part, "target_key"))
-    labelled = {key: sum(_labelled(store, key, places) for store, places in zip(stores, chosen, strict=True)) for key in targets}
+    pairs = list(zip(stores, chosen, strict=True))
+    labelled = {key: sum(num_labelled(store, key, frames) for store, frames in pairs) for key in targets_of(spec)}
     return {"side": name, "paths": list(paths), "split": split, "num_frames": sum(map(len, chosen)), "labelled": labelled}
 
 
-def _labelled(store: "AtomicStore", key: str, places: Any) -> int:
+def num_labelled(store: "AtomicStore", key: str, frames: Any) -> int:
+    """How many of these frames, given by their numbers, have a label."""
     from ...data.layout import labelled
 
     if key not in store.levels:
         return 0
     level = store.levels[key]
-    return int(labelled(store.pointers.get(level, store.ptr), store.column(key), level)[places].sum())
+    return int(labelled(store.pointers.get(level, store.ptr), store.column(key), level)[frames].sum())
 
 
 def text_of(side: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..data.sides import num_labelled, sides_of, stores_and_parts, targets_of
 from ..exits import ExitCode, Refusal
 from ..run_directory import command_line
 
@@ -22,7 +23,6 @@ def count_labels(spec: "Spec", num_frames: int | None) -> list[dict[str, Any]]:
         num_frames: Of training, if known.
     """
     from ...errors import DataError
-    from ..data.sides import sides_of
 
     if num_frames is None or num_frames > _MOST_FRAMES:
         return []
@@ -56,43 +56,25 @@ def check_labels(spec: "Spec", file: str) -> None:
     """
     from ...spec.building import open_store
 
-    data = spec.dataset
-    sides = {"training": (data.paths, data.split)}
-    if data.validation_paths or data.validation_split is not None:
-        sides["validation"] = (data.validation_paths or data.paths, data.validation_split)
-    for side, (paths, split) in sides.items():
+    for side, (paths, split) in stores_and_parts(spec).items():
         stores = [open_store(path) for path in paths]
-        for key in _targets(spec):
+        for key in targets_of(spec):
             if not any(_any_labelled(store, key, split) for store in stores):
                 problem = _problem(spec, key, f"no frame of the {side} has {key!r} ({', '.join(paths)}); leave the term out, or give some")
                 raise Refusal(problem.text(), ExitCode.GUARD, [command_line("purestep", "data", "inspect", "--spec", file)])
 
 
-def _targets(spec: "Spec") -> dict[str, int]:
-    """The keys of the batch that the loss is about, and the place of the first term that is."""
-    found: dict[str, int] = {}
-    for place, part in enumerate(spec.strategy.loss):
-        if hasattr(part, "target_key"):
-            found.setdefault(part.target_key, place)
-    return found
-
-
 def _problem(spec: "Spec", key: str, message: str) -> "Problem":
     from ...spec.problems import Problem
 
-    return Problem("PS306", f"/strategy/loss/{_targets(spec)[key]}", message)
+    return Problem("PS306", f"/strategy/loss/{targets_of(spec)[key]}", message)
 
 
 def _any_labelled(store: "AtomicStore", key: str, split: str | None) -> bool:
     import numpy as np
 
-    from ...data.layout import labelled
-
     if key not in store.levels:
         return False
-    places = np.arange(len(store)) if split is None else store.split(split).indices
-    few = places[:: max(1, len(places) // _PROBES)]
-    if any(np.isfinite(store[int(place)][key]).all() for place in few):
-        return True
-    level = store.levels[key]
-    return bool(labelled(store.pointers.get(level, store.ptr), store.column(key), level)[places].any())
+    frames = np.arange(len(store)) if split is None else store.split(split).indices
+    few = frames[:: max(1, len(frames) // _PROBES)]
+    return any(np.isfinite(store[int(frame)][key]).all() for frame in few) or num_labelled(store, key, frames) > 0

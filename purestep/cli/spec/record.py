@@ -9,11 +9,11 @@ import platform
 import subprocess
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, distributions, version
+from importlib.metadata import distributions
 from typing import TYPE_CHECKING, Any
 
 from .. import documents
-from ..doctor import EXTRAS, PACKAGES, driver, settings_in
+from ..doctor import EXTRAS, PACKAGES, driver, settings_in, version_of
 
 if TYPE_CHECKING:
     from ...spec.building import Pieces
@@ -36,7 +36,7 @@ def describe_run(spec: "Spec", path: str, overrides: Sequence[str]) -> dict[str,
         "purestep": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "packages": {name: found for name in (*PACKAGES, *EXTRAS) if (found := _version(name)) is not None},
+        "packages": {name: found for name in (*PACKAGES, *EXTRAS) if (found := version_of(name)) is not None},
         "driver": driver(),
         "environment": settings_in(os.environ),
         "git": describe_code(os.getcwd()),
@@ -100,13 +100,6 @@ def _git_bytes(directory: str, *words: str) -> bytes | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def add_pieces(run_dir: str, pieces: "Pieces", device: str, settings: dict[str, Any]) -> None:
