@@ -277,9 +277,8 @@ class ComposedLoss(Composable):
         """
         numbers = [term.weight for term in self.terms if not callable(term.weight)]
         if self.normalize_weights and len(numbers) == len(self.terms) and not sum(numbers) > 0:
-            raise LossError(
-                f"the weights {numbers} sum to {sum(numbers)}, which cannot be normalised; give one a positive weight, or normalize_weights=False"
-            )
+            advice = "give one a positive weight, or normalize_weights=False"
+            raise LossError(f"the weights {numbers} sum to {sum(numbers)}, which cannot be normalised; {advice}")
 
     def weighted(self) -> tuple[Weighted, ...]:
         """The terms with their weights."""

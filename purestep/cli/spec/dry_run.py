@@ -70,7 +70,7 @@ def _rehearse(rehearsal: Rehearsal, topology: "Topology") -> int:
     failed = any(rung.outcome == "failed" for rung in rungs)
     if os.path.isdir(spec.output.run_dir) and os.listdir(spec.output.run_dir):
         tell(
-            f"{spec.output.run_dir} is not empty: `spec run` goes into an empty or new directory, or over a start that failed; to go on with a run: `spec resume`"
+            f"{spec.output.run_dir} is not empty: `spec run` takes a new directory, or one whose start failed; `spec resume` goes on with a run"
         )
     document: dict[str, Any] = {
         "schema": "purestep.dry-run/1",
