@@ -69,9 +69,7 @@ def _rehearse(rehearsal: Rehearsal, topology: "Topology") -> int:
             tell(f"{_SIGNS[rung.outcome]:<7}{rung.name:<11}{rung.words}")
     failed = any(rung.outcome == "failed" for rung in rungs)
     if os.path.isdir(spec.output.run_dir) and os.listdir(spec.output.run_dir):
-        tell(
-            f"{spec.output.run_dir} is not empty: `spec run` takes a new directory, or one whose start failed; `spec resume` goes on with a run"
-        )
+        tell(f"{spec.output.run_dir} is not empty: `spec run` needs a new one, or one whose start failed; `spec resume` goes on with a run")
     document: dict[str, Any] = {
         "schema": "purestep.dry-run/1",
         "status": "failed" if failed else "passed",
