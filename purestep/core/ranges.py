@@ -1,13 +1,15 @@
 """The ranges that hyperparameters may lie in, and the refusal of what lies outside, before any work.
 
-A tensor passes unlooked at: it comes from `inject_hyperparams`, from `vmap` or from a trace, and reading it would wait for the device.
+Of a tensor only the kind is looked at: it comes from `inject_hyperparams`, from `vmap` or from a trace, and reading it would wait for the
+device.
 """
 
 import math
 from collections.abc import Callable
-from numbers import Integral, Real
+from numbers import Integral, Rational, Real
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -32,6 +34,10 @@ LIMIT = Range("lie in [0, inf]", lambda x: x >= 0)
 POSITIVE_LIMIT = Range("lie in (0, inf]", lambda x: x > 0)
 
 
+MOST = 2**63 - 1
+"""The largest whole number that a tensor can hold."""
+
+
 def at_least(least: int) -> Range:
     """Numbers from `least` on."""
     return Range(f"be at least {least}", lambda x: least <= x < math.inf)
@@ -46,8 +52,8 @@ def check_numbers(function: str, allowed: Range, **arguments: object) -> None:
         arguments: Values by the names that the caller knows them by; tensors pass.
 
     Raises:
-        TypeError: If one is no number; a bool is none.
-        ValueError: If one lies elsewhere, or is NaN.
+        TypeError: If one is no number, or a tensor of several; a bool is none, nor is a fraction, which no tensor is multiplied by.
+        ValueError: If one lies elsewhere, is NaN, or is larger than a float can be.
     """
     for name, value in arguments.items():
         if callable(value):
@@ -72,8 +78,15 @@ def check_whole(function: str, allowed: Range, **arguments: object) -> None:
 
 def _check(function: str, allowed: Range, name: str, value: object, kind: str) -> None:
     if isinstance(value, Tensor):
+        if value.ndim or value.dtype is torch.bool or value.is_complex():
+            raise TypeError(
+                f"{function}: {name} must be {kind} or a real tensor of shape (), got {value.dtype} of shape {tuple(value.shape)}"
+            )
         return
-    if isinstance(value, bool) or not isinstance(value, Real):
+    is_number = isinstance(value, Integral) or (isinstance(value, Real) and not isinstance(value, Rational))
+    if isinstance(value, bool) or not is_number:
         raise TypeError(f"{function}: {name} must be {kind} and {allowed.words}, got {value!r}")
+    if isinstance(value, int) and abs(value) > MOST:
+        raise ValueError(f"{function}: {name} must {allowed.words} and fit into 64 bits, got a number of {value.bit_length()} bits")
     if not allowed.holds(value):
         raise ValueError(f"{function}: {name} must {allowed.words}, got {value}")

@@ -5,6 +5,7 @@
 
 import math
 from collections.abc import Callable
+from numbers import Real
 from typing import NamedTuple
 
 import torch
@@ -51,11 +52,12 @@ def init_hyperparam(value: ScalarOrSchedule, params: tree.Tree) -> Hyperparam:
         return Hyperparam(value(count).to(torch.float64), count)
     if isinstance(value, Tensor):
         return Hyperparam(value.detach().to(torch.float64, copy=True))
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    number: object = value  # one of NumPy too
+    if isinstance(number, bool) or not isinstance(number, Real):
         raise TypeError(f"a hyperparameter is a number, a 0-d tensor or a schedule, got {value!r}")
-    if math.isnan(value):
+    if math.isnan(number):
         raise ValueError("a hyperparameter is NaN; give a number")
-    return Hyperparam(scalar_like(params, value))
+    return Hyperparam(scalar_like(params, float(number)))
 
 
 def next_hyperparam(value: ScalarOrSchedule, state: Hyperparam) -> Hyperparam:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..core import rng, tree
 from ..core.hook import Hook, Stage, StepContext
+from ..core.ranges import NOT_NEGATIVE, check_schedulable
 from ..core.schedule import Hyperparam, ScalarOrSchedule, init_hyperparam, next_hyperparam, scalar_like
 from ..core.state import TrainState
 from ..errors import HookError
@@ -29,13 +30,14 @@ def input_noise(std: ScalarOrSchedule, fields: str | Sequence[str] = "positions"
     Edges and labels stay those of the input without noise. `evaluate` sees no noise.
 
     Args:
-        std: Standard deviation in the units of the field; a number (a leaf of the state) or a schedule of the batches so far.
+        std: Standard deviation in the units of the field, in [0, inf); a number (a leaf of the state) or a schedule of the batches so far.
         fields: Paths of leaves of the batch: `"positions"`, `"0"` for the first of a tuple, `""` for a batch that is one tensor.
         name: Of the hook; two of different name draw different noise.
 
     Raises:
         HookError: At the first call, if the batch has no such leaf, or it is not floating point.
     """
+    check_schedulable("input_noise", NOT_NEGATIVE, std=std)
     wanted = (fields,) if isinstance(fields, str) else tuple(fields)
     number = zlib.crc32(name.encode())
 

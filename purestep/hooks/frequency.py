@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..core import tree
 from ..core.hook import MAY_REPLACE, Hook, Stage, StepContext
+from ..core.ranges import at_least, check_whole
 
 
 def every(hook: Hook, num_batches: int) -> Hook:
@@ -19,8 +20,7 @@ def every(hook: Hook, num_batches: int) -> Hook:
         hook: Any hook; name and state keep their form.
         num_batches: Period; the hook acts first in the batch of that number, counted from 1.
     """
-    if num_batches < 1:
-        raise ValueError(f"every: num_batches must be at least 1, got {num_batches}")
+    check_whole("every", at_least(1), num_batches=num_batches)
 
     def update(state: Any, ctx: StepContext) -> tuple[Any, StepContext]:
         done = ctx.counters.batch_count + (0 if ctx.stage is Stage.AFTER_BATCH else 1)

@@ -8,6 +8,7 @@ from torch import Tensor
 from ..core import tree
 from ..core.hook import Hook, Stage, StepContext
 from ..core.loss import divide
+from ..core.ranges import DECAY, at_least, check_numbers, check_whole
 from ..core.schedule import scalar_like
 from ..core.state import TrainState
 
@@ -40,8 +41,8 @@ def gradient_noise_scale(window: int = 8, decay: float = 0.9, name: str = "noise
         McCandlish et al., "An empirical model of large-batch training", 2018, appendix A.1 (with a batch as the small
         batch and the window as the large one). arXiv:1812.06162
     """
-    if window < 2 or not 0.0 <= decay < 1.0:
-        raise ValueError(f"gradient_noise_scale: window must be at least 2 and decay in [0, 1), got {window} and {decay}")
+    check_whole("gradient_noise_scale", at_least(2), window=window)
+    check_numbers("gradient_noise_scale", DECAY, decay=decay)
 
     def init(state: TrainState) -> NoiseScaleState:
         floating = {path: p for path, p in tree.items(state.params) if p.is_floating_point() or p.is_complex()}

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..core import tree
 from ..core.hook import Hook, Stage, StepContext
+from ..core.ranges import DECAY, check_numbers
 from ..core.schedule import scalar_like
 from ..core.state import TrainState
 
@@ -34,8 +35,7 @@ def loss_statistics(decay: float = 0.99, name: str = "loss_statistics") -> Hook:
     Reference:
         Finch, "Incremental calculation of weighted mean and variance", 2009, section 9.
     """
-    if not 0.0 <= decay < 1.0:
-        raise ValueError(f"loss_statistics: decay must lie in [0, 1), got {decay}")
+    check_numbers("loss_statistics", DECAY, decay=decay)
 
     def init(state: TrainState) -> LossStatisticsState:
         values = (0.0, 0.0, 0.0, float("inf"), float("-inf"))

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..core.hook import Hook, Stage, StepContext
 from ..core.loss import LossOutput, lookup, sum_of
+from ..core.ranges import at_least, check_whole
 from ..core.schedule import scalar_like
 from ..core.state import TrainState
 from ..errors import HookError
@@ -35,8 +36,7 @@ def hard_examples(size: int = 16, sample_key: str | None = None, name: str = "ha
     Raises:
         HookError: At the first call, if no term of the loss gives values by sample.
     """
-    if size < 1:
-        raise ValueError(f"hard_examples: size must be at least 1, got {size}")
+    check_whole("hard_examples", at_least(1), size=size)
 
     def init(state: TrainState) -> HardExamplesState:
         none = scalar_like(state.params, -1, torch.int64)

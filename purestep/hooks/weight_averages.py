@@ -4,7 +4,6 @@ An average is a part of the hook state, never put in place of the weights. All t
 take, so they share one mechanism.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from ..core import tree
 from ..core.hook import Hook, Stage, StepContext
+from ..core.ranges import DECAY, FRACTION, NOT_NEGATIVE, at_least, check_numbers, check_schedulable, check_whole
 from ..core.schedule import Hyperparam, ScalarOrSchedule, Schedule, as_count, init_hyperparam, next_hyperparam, scalar_like
 from ..core.state import TrainState
 from ..core.tree import Tree
@@ -51,8 +51,7 @@ def ema(decay: ScalarOrSchedule = 0.999, name: str = "ema", *, update_every: int
     Reference:
         Kingma and Ba, "Adam: a method for stochastic optimization", 2015, section 3 (the correction). arXiv:1412.6980
     """
-    if not callable(decay) and not 0.0 <= decay < 1.0:
-        raise ValueError(f"ema: decay must lie in [0, 1), got {decay}")
+    check_schedulable("ema", DECAY, decay=decay)
 
     def begin(params: Tree) -> EmaMemory:
         return EmaMemory(scalar_like(params, 0.0 if debias else 1.0), init_hyperparam(decay, params))
@@ -71,6 +70,7 @@ def warmup_decay(decay: float) -> Schedule:
     Reference:
         Documentation of `tf.train.ExponentialMovingAverage`, argument `num_updates`.
     """
+    check_numbers("warmup_decay", FRACTION, decay=decay)
 
     def schedule(count: Tensor | int) -> Tensor:
         steps = as_count(count)
@@ -107,8 +107,7 @@ def polyak(eta: float = 0.0, name: str = "polyak", *, update_every: int = 1, sta
         Shamir and Zhang, "Stochastic gradient descent for non-smooth optimization", 2013, section 4 (polynomial-decay averaging).
         arXiv:1212.1824
     """
-    if not 0.0 <= eta < math.inf:
-        raise ValueError(f"polyak: eta must be finite and not negative, got {eta}")
+    check_numbers("polyak", NOT_NEGATIVE, eta=eta)
 
     def begin(params: Tree) -> Tensor:
         return scalar_like(params, 0, torch.int64)
@@ -144,8 +143,8 @@ def _weight_average(
     start_step: int,
 ) -> Hook:
     """The one mechanism: `advance(memory) -> (rate of the newest weights, memory)`."""
-    if update_every < 1 or start_step < 0:
-        raise ValueError(f"{name}: update_every must be positive and start_step not negative, got {update_every} and {start_step}")
+    check_whole(name, at_least(1), update_every=update_every)
+    check_whole(name, at_least(0), start_step=start_step)
 
     def init(state: TrainState) -> AverageState:
         return AverageState(_widened(state.params), _widened(state.buffers), begin(state.params))

@@ -3,13 +3,17 @@
 import inspect
 import types
 import typing
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from purestep import schedules
+from purestep.core import tree
 from purestep.optimizers import adam, adamw, dadapt_adamw, prodigy, sgd
+from purestep.testing import assert_trees_equal
 from purestep.transforms import inject_hyperparams, measure_with_ema, scale_by_dog, trace
 from tests.transform_examples import ARGUMENTS, LEARNING_RATE, TABLE, example_params
 
@@ -237,3 +241,32 @@ def test_tensors_and_schedules_are_not_looked_at():
     assert adamw(never, b1=never, weight_decay=lambda count: -count).name == "adamw"
     injected = inject_hyperparams(adam)(0.1, b2=schedules.linear(0.9, 0.99, 10))
     assert isinstance(injected.init(example_params()).hyperparams["b2"].value, Tensor)
+
+
+@pytest.mark.parametrize(("name", "argument"), [(name, argument) for name, argument in ARGUMENTS_OF_ALL if argument != "learning_rate"])
+def test_what_no_tensor_can_be_computed_with_is_refused_by_name(name, argument):
+    for value in (Fraction(1, 2), 10**400, -(10**400), torch.ones(1), torch.tensor(True), torch.tensor(0.5j), np.array(0.5)):
+        with pytest.raises((ValueError, TypeError), match=rf"^\w+: {argument} must .*, got "):
+            build(name, **{argument: value})
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("name", sorted(name for name in TABLE if "learning_rate" in inspect.signature(TABLE[name]).parameters))
+def test_a_learning_rate_of_numpy_is_the_number_that_it_is(name, kind):
+    rate = kind(0.0625)
+    params = example_params()
+    made, expected = (build(name, learning_rate=number).init(params) for number in (rate, float(rate)))
+    assert_trees_equal(made, expected)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@pytest.mark.parametrize("make", [sgd, adam, adamw])
+def test_numbers_of_numpy_are_computed_with_as_numbers_of_python(make, kind):
+    numbers = {"momentum": 0.5} if make is sgd else {"b1": 0.5, "b2": 0.75, "eps": 0.125}
+    params = example_params()
+    grads = tree.map(torch.ones_like, params)
+    updates = []
+    for as_kind in (kind, float):
+        optimizer = make(as_kind(0.5), **{key: as_kind(value) for key, value in numbers.items()})
+        updates.append(optimizer.update(grads, optimizer.init(params), params))
+    assert_trees_equal(*updates)
