@@ -123,6 +123,8 @@ class _Scanner:
             raise _SyntaxError(error.msg[0].lower() + error.msg[1:], error.pos) from error
         if any("\ud800" <= letter <= "\udfff" for letter in text):
             raise _SyntaxError("half of a surrogate pair", at)
+        if "\0" in text:
+            raise _SyntaxError("the character \\u0000, which no path and no name can hold", at)
         return text, end
 
     def _plain(self, at: int, pointer: str) -> tuple[Any, int]:

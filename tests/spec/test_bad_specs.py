@@ -146,6 +146,7 @@ TEXTS = [
     ('{"a": 01}', "PS100", 1, 8, "expected ','"),
     ('{"a": tru}', "PS100", 1, 7, "unexpected 't'"),
     ('{"a": "\\ud800"}', "PS100", 1, 7, "surrogate"),
+    ('{"a": "b\\u0000"}', "PS100", 1, 7, "which no path and no name can hold"),
     ('{"a": "new\nline"}', "PS100", 1, 11, "control character"),
     ("[" * 100 + "]" * 100, "PS100", 1, 66, "deeper than 64"),
     ('{\n "name": "a",\n "name": "b"\n}', "PS106", 3, 2, "occurs twice"),
