@@ -34,7 +34,7 @@ def exponential_decay(
         ValueError: If `decay_rate` is negative.
 
     Reference:
-        optax `exponential_decay`. torch's `ExponentialLR(gamma)` has `transition_steps=1, decay_rate=gamma`; `StepLR(step_size,
+        optax 0.2.8 `exponential_decay`. torch's `ExponentialLR(gamma)` has `transition_steps=1, decay_rate=gamma`; `StepLR(step_size,
         gamma)` has `transition_steps=step_size, decay_rate=gamma, staircase=True`.
     """
     check_numbers("exponential_decay", FINITE, init_value=init_value, transition_steps=transition_steps, transition_begin=transition_begin)

@@ -20,7 +20,7 @@ def join(schedules: Sequence[Schedule], boundaries: Sequence[float]) -> Schedule
         ValueError: If there is not one boundary between each two schedules, or they decrease.
 
     Reference:
-        optax `join_schedules`; torch's `SequentialLR` has the same arguments.
+        optax 0.2.8 `join_schedules`; torch's `SequentialLR` has the same arguments.
     """
     if not schedules or len(boundaries) != len(schedules) - 1:
         raise ValueError(f"join: {len(schedules)} schedules need {max(len(schedules) - 1, 0)} boundaries, got {len(boundaries)}")

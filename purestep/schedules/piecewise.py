@@ -22,7 +22,7 @@ def piecewise_constant(init_value: float, boundaries_and_scales: Mapping[int, fl
         ValueError: If a factor is negative.
 
     Reference:
-        optax `piecewise_constant_schedule`; torch's `MultiStepLR(milestones, gamma)` is `{milestone: gamma, ...}`.
+        optax 0.2.8 `piecewise_constant_schedule`; torch's `MultiStepLR(milestones, gamma)` is `{milestone: gamma, ...}`.
     """
     check_numbers("piecewise_constant", FINITE, init_value=init_value)
     scales = sorted(_checked("piecewise_constant", boundaries_and_scales).items())
@@ -50,7 +50,7 @@ def piecewise_interpolate(interpolate_type: str, init_value: float, boundaries_a
         ValueError: If the type is unknown or a factor negative.
 
     Reference:
-        optax `piecewise_interpolate_schedule`.
+        optax 0.2.8 `piecewise_interpolate_schedule`.
     """
     check_numbers("piecewise_interpolate", FINITE, init_value=init_value)
     points, value = [(0, init_value)], init_value

@@ -20,7 +20,7 @@ def polynomial(init_value: float, end_value: float, power: float, transition_ste
         transition_begin: Count at which it starts; negative is 0.
 
     Reference:
-        optax `polynomial_schedule`. torch's `PolynomialLR` is this with `end_value=0`.
+        optax 0.2.8 `polynomial_schedule`. torch's `PolynomialLR` is this with `end_value=0`.
     """
     check_numbers("polynomial", POSITIVE, power=power)
     return _transition("polynomial", init_value, end_value, power, transition_steps, transition_begin)
@@ -36,7 +36,7 @@ def linear(init_value: float, end_value: float, transition_steps: float, transit
         transition_begin: Count at which it starts; negative is 0.
 
     Reference:
-        optax `linear_schedule`. torch's `LinearLR(start_factor, end_factor, total_iters)` times the rate is this.
+        optax 0.2.8 `linear_schedule`. torch's `LinearLR(start_factor, end_factor, total_iters)` times the rate is this.
     """
     return _transition("linear", init_value, end_value, 1, transition_steps, transition_begin)
 

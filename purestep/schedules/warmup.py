@@ -36,7 +36,7 @@ def warmup_constant(init_value: float, peak_value: float, warmup_steps: float) -
         warmup_steps: Length of the rise, in counts. Not negative.
 
     Reference:
-        optax `warmup_constant_schedule`, except that without warm-up steps this is `peak_value` (there: `init_value` for ever).
+        optax 0.2.8 `warmup_constant_schedule`, except that without warm-up steps this is `peak_value` (there: `init_value` for ever).
     """
     check_numbers("warmup_constant", FINITE, init_value=init_value, peak_value=peak_value)
     check_numbers("warmup_constant", NOT_NEGATIVE, warmup_steps=warmup_steps)
@@ -60,7 +60,7 @@ def warmup_cosine_decay(
         ValueError: If `decay_steps` is 0, where `end_value` would hold from the first update on, or below `warmup_steps`.
 
     Reference:
-        optax `warmup_cosine_decay_schedule`, which refuses `decay_steps == warmup_steps`; here the warm-up is then followed by
+        optax 0.2.8 `warmup_cosine_decay_schedule`, which refuses `decay_steps == warmup_steps`; here the warm-up is then followed by
         `end_value`.
     """
     check_numbers("warmup_cosine_decay", FINITE, init_value=init_value, peak_value=peak_value, end_value=end_value)
@@ -95,7 +95,7 @@ def warmup_exponential_decay(
         end_value: Bound: from below for `decay_rate < 1`, else from above. Finite.
 
     Reference:
-        optax `warmup_exponential_decay_schedule`.
+        optax 0.2.8 `warmup_exponential_decay_schedule`.
     """
     check_numbers("warmup_exponential_decay", FINITE, init_value=init_value, peak_value=peak_value, transition_steps=transition_steps)
     check_numbers("warmup_exponential_decay", NOT_NEGATIVE, warmup_steps=warmup_steps, decay_rate=decay_rate)
