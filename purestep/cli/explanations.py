@@ -53,8 +53,7 @@ _EXITS = {
         "training stopped by its own guard",
         "No update was applied over several epochs because every batch was vetoed (values that are not finite, spikes); or no frame has"
         " what a term of the loss compares with, so nothing was begun; or parameters are no longer finite, which skip_nonfinite prevents;"
-        " or the step"
-        " had to be compiled anew where the spec forbids it. Or a dry run failed, or `ckpt verify --replay` found another log.",
+        " or the step had to be compiled anew where the spec forbids it. Or a dry run failed, or `ckpt verify --replay` found another log.",
         "`purestep debug replay` says where values stop being finite; `purestep debug compile` says why graphs are captured again.",
     ),
     ExitCode.RANKS: (

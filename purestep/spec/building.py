@@ -22,6 +22,8 @@ from .paths import SHIPPED, whole
 from .problems import Problem
 from .trust import call_target, check_names
 
+NO_MODEL = Problem("PS303", "/strategy/model_specs", 'there is no model, so a run is refused; {"main": {"cls_path": ...}} names one')
+
 
 class Pieces(NamedTuple):
     """What a run is made of."""
@@ -72,7 +74,7 @@ def check_model(spec: Spec) -> None:
         SpecError: If it does not.
     """
     if not spec.strategy.model_specs:
-        raise SpecError(Problem("PS303", "/strategy/model_specs", 'there is no model; {"main": {"cls_path": ...}} names one').text())
+        raise SpecError(NO_MODEL.text())
 
 
 def make_training(spec: Spec, model: torch.nn.Module, trust: Sequence[str] = ()) -> Training:

@@ -8,7 +8,7 @@ import torch
 
 from ..errors import DataError
 from ..schedules import plot
-from .building import batch_too_large, missing_paths, open_store
+from .building import NO_MODEL, batch_too_large, missing_paths, open_store
 from .doubts import doubts
 from .envelope import Spec, Strategy
 from .failed_starts import is_failed_start
@@ -195,7 +195,7 @@ def _does_not_fit(spec: Spec, num_frames: int | None) -> Iterator[Problem]:
 def _warnings(spec: Spec, steps: int | None) -> Iterator[Problem]:
     strategy = spec.strategy
     if not strategy.model_specs:
-        yield Problem("PS303", "/strategy/model_specs", "there is no model; the run will be refused until one is named")
+        yield NO_MODEL
     yield from missing_paths(spec)
     if not _validates(spec):
         yield Problem(

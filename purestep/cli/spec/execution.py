@@ -19,6 +19,7 @@ from .. import documents
 from ..exits import ExitCode, Refusal, end, exit_code_of, tell
 from ..run_directory import command_line
 from .assembly import Assembled, Request, assemble
+from .granting import words_of
 from .page import write_page
 from .ranks import apart
 
@@ -93,7 +94,6 @@ def _interrupted(request: Request, signal_name: str, counts: dict[str, int], cap
     else:
         code = ExitCode.INTERRUPTED
         tell(f"stop requested ({signal_name}); saved a checkpoint at batch {counts['batch_count']}")
-        trust = [word for grant in request.trust for word in ("--trust", grant)]
-        tell(f"resume: {command_line('purestep', 'spec', 'resume', request.run_dir, *trust)}")
+        tell(f"resume: {command_line('purestep', 'spec', 'resume', request.run_dir, *words_of(request.trust))}")
     _write_status(request, "interrupted", exit_code=int(code), reason=signal_name, **counts, **captured)
     return int(code)
