@@ -78,7 +78,15 @@ def test_a_state_loaded_or_changed_by_hand_is_trained_from_what_it_holds(recorde
     assert_trees_equal(whole, run(tr.step, tr.init(), data)[0])
 
 
-def test_no_more_places_are_kept_than_may_take_turns(recorder):
+def test_no_more_places_are_kept_than_may_take_turns():
+    replays = replay.Replays(lambda *tensors: [], slice(0, 0), replay.CudaGraphs())
+    first, *others = [[torch.zeros(1)] for _ in range(replay.MOST_PLACES + 1)]
+    oldest, kept = replays.at(first), [replays.at(state) for state in others]
+    assert [replays.at(state) for state in others] == kept
+    assert replays.at(first) is not oldest
+
+
+def test_more_states_than_places_are_kept_are_trained_all_the_same(recorder):
     tr, (batch,) = training(), batches(1)
     step = replayed(tr.step)
     states = [tr.init(seed=seed) for seed in range(replay.MOST_PLACES + 3)]
