@@ -1,7 +1,7 @@
 """`compile`: the cache of captured graphs, and what decides whether a call needs another one.
 
-`trace` runs the step once on stand-ins and records every operation (JAX's way), then compiles the record with inductor: it takes models
-that differentiate inside their forward, and a call costs one flatten, one look-up and one flat call. `dynamo` is
+`trace` runs the step once on copies of its arguments and records every operation (JAX's way), then compiles the record with inductor: it
+takes models that differentiate inside their forward, and a call costs one flatten, one look-up and one flat call. `dynamo` is
 `torch.compile(fullgraph=True)`.
 """
 
@@ -64,6 +64,8 @@ def compile(
             argument, then by axis, `torch.export.Dim(name, min=..., max=...)` or `(name, min, max)`, of 2 at least. Axes of one name have
             one size. What lies outside, or is not contiguous, gets a graph of its own. A step that takes such a size as a number (a loop
             over it, `int(size)`), or reads numbers from tensors, is refused; one that decides by a size gets a graph for each outcome.
+        mode: `"reduce-overhead"` replays a donated step as a CUDA graph where its state stays in place. A graph that reads numbers on
+            the host, serves a range of sizes or computes elsewhere than on one CUDA device is run as by default; `explain` says why.
 
     Raises:
         ValueError: If a choice is unknown, or choices exclude each other.
@@ -82,7 +84,9 @@ def compile(
     if storage == "flat" and not donate:
         raise ValueError("compile: storage='flat' keeps the state in its own memory, so it needs donate=True")
     if mode == "reduce-overhead" and (not donate or capture == "dynamo"):
-        raise ValueError("compile: mode='reduce-overhead' replays a traced step where its state stays; it needs donate=True")
+        raise ValueError(
+            "compile: mode='reduce-overhead' replays a traced step where its state stays; it needs donate=True and no capture='dynamo'"
+        )
     if options and (backend != "inductor" or capture == "dynamo"):
         raise ValueError("compile: options are inductor's, for a traced graph; they need backend='inductor' and no capture='dynamo'")
     engine = "dynamo" if capture == "dynamo" else "trace"

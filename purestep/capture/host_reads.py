@@ -1,9 +1,10 @@
-"""Numbers that a step reads from tensors while it is recorded: answered, noted, and guarded afterwards.
+"""What a step does beside operations on tensors while it is recorded: numbers that it reads are guarded, what cannot be is refused.
 
 `.item()`, `int()`, `bool()` or a tensor as a size would freeze the number into the graph without a word. Here each read is noted; the
 part of the graph that leads to it becomes a guard, which is run before each call and sends the step to another capture when the number
-has changed. Operations whose output shape depends on values (`nonzero`, a boolean index, `bincount`) are recorded in a form of fixed
-shape, with the size as such a number.
+has changed. Operations that look at values by themselves (`equal`, and those whose output shape depends on values: `nonzero`, a boolean
+index, `bincount`) are recorded in a form of fixed shape, with what they look at as such a number. Refused are writes into tensors that the
+step closes over, arrays of other libraries, and draws of generators that are not torch's.
 """
 
 import functools
@@ -31,7 +32,7 @@ _PACKAGE = __file__.removesuffix("capture/host_reads.py")
 
 
 class HostReads(TorchDispatchMode):
-    """Answer host reads with the real value and note them; stands above the mode that records."""
+    """Answer host reads with the real value and note them, refuse writes outside; stands above the mode that records."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +109,7 @@ def _memory(args: Sequence[Any]) -> dict[int, Any]:
     return {storage._cdata: storage for storage in storages}
 
 
-# --- operations whose output shape depends on values, in a form of fixed shape --------------------------------------
+# --- operations that look at values by themselves, in a form of fixed shape -----------------------------------------
 
 
 def _nonzero(reads: HostReads, func: Any, x: Tensor) -> Tensor:
