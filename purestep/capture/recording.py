@@ -334,6 +334,10 @@ def capture_by_dynamo(step: Callable[..., Any], leaves: list[Any], spec: Any, do
             return compiled(*args, **kwargs)
         except torch._dynamo.exc.Unsupported as error:
             raise CaptureError(f"capture='dynamo' cannot take the step whole{_advice(str(error).lower())}. {error}") from error
+        except torch._dynamo.exc.BackendCompilerFailed as error:
+            if isinstance(error.inner_exception, CaptureError):  # what was refused above, not a defect of a backend
+                raise error.inner_exception from None
+            raise
 
     return Graph(call, CaptureRecord("dynamo", "", 0, (), time.perf_counter() - began, 0.0))
 
@@ -347,7 +351,7 @@ def _refuse_regions(graph: fx.GraphModule) -> None:
 
 
 def _refuse_random_functions(graph: fx.GraphModule) -> None:
-    """The same for a graph of Dynamo, whose nodes are functions rather than operators."""
+    """As `_refuse_random`, for a graph of Dynamo, whose nodes are functions rather than operators."""
     hidden = {torch.rand_like, torch.randn_like, torch.randint_like, torch.normal}
     hidden |= {torch.rand, torch.randn, torch.randint, torch.randperm}  # before torch 2.13
     for node in graph.graph.nodes:

@@ -7,6 +7,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import purestep as ps
+from purestep.errors import CaptureError
 from purestep.testing import assert_trees_close, assert_trees_equal
 from tests.examples_of_models import WIDTH, batches, member, run, seeded, stacked, training
 
@@ -123,7 +124,7 @@ def test_regions_are_recomputed_in_a_graph_for_a_range_of_sizes():
 def test_a_region_is_an_error_for_dynamo_that_says_what_to_do():
     torch._dynamo.reset()
     tr, (batch,) = training(seeded(Deep, by_argument, num_blocks=1)), batches(1)
-    with pytest.raises(Exception, match=r"capture='dynamo' cannot recompute checkpointed regions; use capture='trace'"):
+    with pytest.raises(CaptureError, match=r"capture='dynamo' cannot recompute checkpointed regions; use capture='trace'"):
         ps.compile(tr.step, capture="dynamo", backend="eager")(tr.init(), batch)
 
 
