@@ -220,9 +220,10 @@ def _form(state: Any) -> Any:
     """
     for path, leaf in tree.items(state):
         if not isinstance(leaf, Tensor):
+            advice = "" if isinstance(leaf, str) else f"as torch.tensor({leaf!r}), or keep it "
             raise CaptureError(
-                f"donate=True: {path or 'the state'} is {leaf!r}, no tensor, so it has no memory to give away; keep it as "
-                f"torch.tensor({leaf!r}), or keep it out of the state"
+                f"donate=True: {path or 'the state'} is {leaf!r}, no tensor, so it has no memory to give away; "
+                f"keep it {advice}out of the state"
             )
     return tree.structure(state)
 

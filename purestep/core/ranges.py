@@ -52,7 +52,7 @@ def check_numbers(function: str, allowed: Range, **arguments: object) -> None:
         arguments: Values by the names that the caller knows them by; tensors pass.
 
     Raises:
-        TypeError: If one is no number, or a tensor of several; a bool is none, nor is a fraction, which no tensor is multiplied by.
+        TypeError: If one is no number, or a tensor of several. A bool is none, nor is a `Fraction`, by which no tensor can be multiplied.
         ValueError: If one lies elsewhere, is NaN, or is larger than a float can be.
     """
     for name, value in arguments.items():

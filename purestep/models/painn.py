@@ -21,7 +21,7 @@ class PaiNN(nn.Module):
 
     Args:
         hidden_size: Number of scalar features, and of vector features, of an atom.
-        num_layers: Number of message and update blocks.
+        num_layers: Number of message and update blocks, from 1 to 1000.
         num_radial: Number of radial basis functions.
         cutoff: Reach of an edge, Angstrom.
         max_number: Largest atomic number.
@@ -31,7 +31,7 @@ class PaiNN(nn.Module):
         stress: Whether batches with cells get their stress.
 
     Raises:
-        ValueError: If a size is too small for a layer, or the cutoff is not positive.
+        ValueError: If a size is too small for a layer, there are too many blocks, or the cutoff is not positive.
         TypeError: If one is no number, or a size is not whole.
 
     Reference:

@@ -155,11 +155,17 @@ def test_a_step_that_closes_over_the_state_that_it_is_given_is_refused():
     assert state["w"].tolist() == [1.0] * 3
 
 
-@pytest.mark.parametrize("number", [3, 0.5, True, "adam"])
-def test_a_state_with_a_leaf_that_is_no_tensor_has_no_memory_to_give_away(number):
+@pytest.mark.parametrize(
+    ("leaf", "advice"),
+    [
+        *((number, rf"keep it as torch\.tensor\({number}\), or keep it out of the state$") for number in (3, 0.5, True)),
+        ("adam", "keep it out of"),
+    ],
+)
+def test_a_state_with_a_leaf_that_is_no_tensor_has_no_memory_to_give_away(leaf, advice):
     step = donated(lambda state, batch: ({"w": state["w"] + batch, "n": state["n"]}, {}))
-    with pytest.raises(CaptureError, match=rf"n is {number!r}, no tensor, so it has no memory to give away; keep it as torch\.tensor"):
-        step({"w": torch.ones(3), "n": number}, torch.ones(()))
+    with pytest.raises(CaptureError, match=rf"n is {leaf!r}, no tensor, so it has no memory to give away; {advice}"):
+        step({"w": torch.ones(3), "n": leaf}, torch.ones(()))
 
 
 # --- checkpoints meanwhile ------------------------------------------------------------------------------------------
