@@ -67,6 +67,9 @@ def ema(decay: ScalarOrSchedule = 0.999, name: str = "ema", *, update_every: int
 def warmup_decay(decay: float) -> Schedule:
     """A decay for `ema` that grows with the averaged steps: `min(decay, (1 + count) / (10 + count))`.
 
+    Args:
+        decay: Its bound, in [0, 1].
+
     Reference:
         Documentation of `tf.train.ExponentialMovingAverage`, argument `num_updates`.
     """

@@ -39,7 +39,7 @@ def conditionally_transform(
 def conditionally_mask(
     inner: GradientTransform, should_transform_fn: Callable[..., Tensor], forward_extra_args: bool = False
 ) -> GradientTransform:
-    """Apply `inner` where a condition holds, else emit zeros; arguments as in `conditionally_transform`.
+    """Apply `inner` where a condition holds, else emit zeros; then the state of `inner` stays too.
 
     Args:
         inner: Any transform. It runs every time; what it returns is taken or left.

@@ -1,6 +1,7 @@
 """The command `purestep spec report`: what a spec will do, and what looks wrong with it."""
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,6 +10,7 @@ from .. import documents
 from ..exits import ExitCode, tell
 
 if TYPE_CHECKING:
+    from ...spec.envelope import Spec
     from ...spec.summary import Summary
 
 
@@ -37,19 +39,12 @@ def command(path: str, overrides: tuple[str, ...], trust: tuple[str, ...], as_js
     from ...spec.reading import read_spec
     from ...spec.summary import summarize
     from .granting import granted
-    from .labels import count_labels, missing_labels
-    from .sizes import sizes_of
 
     spec = absolute(read_spec(path, overrides), os.path.dirname(path))
     grants = granted(trust)
-    summary = summarize(spec, grants, width)
+    summary = _with_labels(summarize(spec, grants, width), spec)
     if deep:
-        models = {name: f"{target.cls_path} (imported)" for name, target in spec.strategy.model_specs.items()}
-        summary.facts.update(sizes=sizes_of(spec, grants), models=models)
-    sides = count_labels(spec, summary.facts["data"]["frames"])
-    for name, side in zip(("data", "validation"), sides, strict=False):
-        summary.facts[name] |= {"frames": side["num_frames"], "labelled": side["labelled"]}
-    summary = summary._replace(warnings=(*summary.warnings, *missing_labels(spec, sides)))
+        summary = _with_sizes(summary, spec, grants)
     if as_json:
         warnings = [{"code": w.code, "pointer": w.pointer, "message": w.message} for w in summary.warnings]
         documents.emit({"schema": "purestep.spec-report/1", **summary.facts, "warnings": warnings})
@@ -58,6 +53,24 @@ def command(path: str, overrides: tuple[str, ...], trust: tuple[str, ...], as_js
     count = len(summary.warnings)
     tell(f"0 errors, {count} warning{'' if count == 1 else 's'}")
     return int(ExitCode.SPEC if strict and count else ExitCode.DONE)
+
+
+def _with_labels(summary: "Summary", spec: "Spec") -> "Summary":
+    """How many frames have what the loss is about, with warnings where some lack it."""
+    from .labels import count_labels, missing_labels
+
+    facts, sides = dict(summary.facts), count_labels(spec, summary.facts["data"]["frames"])
+    for name, side in zip(("data", "validation"), sides, strict=False):  # none, or no validation
+        facts[name] = {**facts[name], "frames": side["num_frames"], "labelled": side["labelled"]}
+    return summary._replace(facts=facts, warnings=(*summary.warnings, *missing_labels(spec, sides)))
+
+
+def _with_sizes(summary: "Summary", spec: "Spec", grants: Sequence[str]) -> "Summary":
+    """How large the model and the state are, for which the model is imported and made."""
+    from .sizes import sizes_of
+
+    models = {name: f"{target.cls_path} (imported)" for name, target in spec.strategy.model_specs.items()}
+    return summary._replace(facts={**summary.facts, "models": models, "sizes": sizes_of(spec, grants)})
 
 
 def _text(summary: "Summary") -> str:
