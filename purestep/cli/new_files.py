@@ -12,7 +12,7 @@ def check_new(path: str) -> str:
         Refusal: Otherwise.
     """
     if os.path.lexists(path):
-        raise Refusal(f"{path} exists, and nothing is written over it", ExitCode.PATH, ["choose another name, or delete it"])
+        raise _taken(path)
     directory = os.path.dirname(path) or "."
     if not os.path.isdir(directory):
         raise Refusal(f"{path}: there is no directory {directory}", ExitCode.PATH, [f"mkdir -p {directory}"])
@@ -29,4 +29,8 @@ def write_new(path: str, text: str) -> None:
         with open(path, "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError as error:
-        raise Refusal(f"{path} exists, and nothing is written over it", ExitCode.PATH, ["choose another name, or delete it"]) from error
+        raise _taken(path) from error
+
+
+def _taken(path: str) -> Refusal:
+    return Refusal(f"{path} exists, and nothing is written over it", ExitCode.PATH, ["choose another name, or delete it"])
