@@ -32,10 +32,7 @@ GROWING = Range("lie in (1, inf)", lambda x: 1 < x < math.inf)
 LIMIT = Range("lie in [0, inf]", lambda x: x >= 0)
 """Of an upper bound: infinity bounds nothing."""
 POSITIVE_LIMIT = Range("lie in (0, inf]", lambda x: x > 0)
-
-
-MOST = 2**63 - 1
-"""The largest whole number that a tensor can hold."""
+_LARGEST = 2**63 - 1  # whole number that a tensor can hold
 
 
 def at_least(least: int) -> Range:
@@ -53,7 +50,7 @@ def check_numbers(function: str, allowed: Range, **arguments: object) -> None:
 
     Raises:
         TypeError: If one is no number, or a tensor of several. A bool is none, nor is a `Fraction`, by which no tensor can be multiplied.
-        ValueError: If one lies elsewhere, is NaN, or is larger than a float can be.
+        ValueError: If one lies elsewhere, is NaN, or is a whole number that does not fit into 64 bits.
     """
     for name, value in arguments.items():
         if callable(value):
@@ -86,7 +83,7 @@ def _check(function: str, allowed: Range, name: str, value: object, kind: str) -
     is_number = isinstance(value, Integral) or (isinstance(value, Real) and not isinstance(value, Rational))
     if isinstance(value, bool) or not is_number:
         raise TypeError(f"{function}: {name} must be {kind} and {allowed.words}, got {value!r}")
-    if isinstance(value, int) and abs(value) > MOST:
+    if isinstance(value, int) and abs(value) > _LARGEST:
         raise ValueError(f"{function}: {name} must {allowed.words} and fit into 64 bits, got a number of {value.bit_length()} bits")
     if not allowed.holds(value):
         raise ValueError(f"{function}: {name} must {allowed.words}, got {value}")
