@@ -3,32 +3,31 @@
 `.item()`, `int()`, `bool()` or a tensor as a size would freeze the number into the graph without a word. Here each read is noted; the
 part of the graph that leads to it becomes a guard, which is run before each call and sends the step to another capture when the number
 has changed. Operations that look at values by themselves (`equal`, and those whose output shape depends on values: `nonzero`, a boolean
-index, `bincount`) are recorded in a form of fixed shape, with what they look at as such a number. Refused are writes into tensors that the
-step closes over, arrays of other libraries, and draws of generators that are not torch's.
+index, `bincount`) are recorded in a form of fixed shape, with what they look at as such a number. Refused are arrays of other libraries,
+draws of generators that are not torch's and, by `outside.py`, writes into tensors that the step closes over.
 """
 
 import functools
 import operator
 import random
 import sys
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, zip_longest
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch._subclasses import FakeTensor
-from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, has_proxy_slot
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import CaptureError
 from .graph import HostRead
+from .lines import user_line
+from .outside import Outside
 
 aten = torch.ops.aten
-_PACKAGE = __file__.removesuffix("capture/host_reads.py")
 
 
 class HostReads(TorchDispatchMode):
@@ -41,40 +40,20 @@ class HostReads(TorchDispatchMode):
         self.functions = _HostFunctions()
         self.latest: Tensor | None = None
         """The last value that is not empty."""
-        self._outside: dict[int, Any] = {}  # memory of tensors that the step closes over, kept so that no other gets its address
+        self._outside = Outside()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         if func is aten._local_scalar_dense.default:
             return self.read(args[0])
-        self._check_writes(func, args, kwargs)
+        self._outside.check_writes(func, args, kwargs)
         if (replaced := _REPLACED.get(func)) is not None:
             return replaced(self, func, *args, **kwargs)
         result = func(*args, **kwargs)
         if isinstance(result, Tensor) and statically_known_true(result.numel() > 0):
             self.latest = result
-        if func.is_view and self._is_outside(args[:1]):
-            self._outside |= _memory((result,))  # a view without data has memory of another name
+        self._outside.note_view(func, args, result)
         return result
-
-    def _is_outside(self, given: Sequence[Any]) -> bool:
-        return not self._outside.keys().isdisjoint(_memory(given))
-
-    def _check_writes(self, func: Any, args: tuple, kwargs: dict) -> None:
-        """A graph that wrote into a tensor from outside would do so at each call, and has done so while it was recorded.
-
-        Raises:
-            CaptureError: Naming the line.
-        """
-        mode = get_proxy_mode()
-        if mode is not None and func is not aten.lift_fresh.default:  # which brings in what `torch.tensor` has just made
-            self._outside |= _memory([x for x in _tensors([*args, *kwargs.values()]) if not has_proxy_slot(x, mode.tracer)])
-        given = [(argument, kwargs.get(argument.name, x)) for argument, x in zip_longest(func._schema.arguments, args)]
-        if self._is_outside([x for argument, x in given if argument.is_write or func in _WRITE_UNTOLD]):
-            raise CaptureError(
-                f"the step writes into a tensor that it closes over, at {_user_line()}; a step changes nothing outside: keep what moves in "
-                "the state, as a buffer of a module or as the state of a hook, or write into a clone"
-            )
 
     def read(self, tensor: Tensor) -> Any:
         """The number in a tensor of one element, from now on guarded.
@@ -84,29 +63,14 @@ class HostReads(TorchDispatchMode):
         """
         if isinstance(tensor, FakeTensor):
             raise CaptureError(
-                f"dynamic: the step reads a number from a tensor at {_user_line()}, which a graph for a range of sizes does not know; "
+                f"dynamic: the step reads a number from a tensor at {user_line()}, which a graph for a range of sizes does not know; "
                 "compute with the tensor instead, or capture without dynamic, which guards the number"
             )
         with disable_proxy_modes_tracing():
             value = aten._local_scalar_dense.default(tensor)
         self.tensors.append(tensor.clone())  # as it is now; it may be written to later
-        self.reads.append(HostRead(value, _user_line()))
+        self.reads.append(HostRead(value, user_line()))
         return value
-
-
-_WRITE_UNTOLD = {aten.native_batch_norm.default, aten.cudnn_batch_norm.default, aten.miopen_batch_norm.default}
-"""Operations that write into running statistics without a word in their schema."""
-
-
-def _tensors(args: Sequence[Any]) -> list[Tensor]:
-    """Dense tensors among arguments, and in lists of them."""
-    flat = chain.from_iterable(x if isinstance(x, list | tuple) else (x,) for x in args)
-    return [x for x in flat if isinstance(x, Tensor) and x.layout is torch.strided]
-
-
-def _memory(args: Sequence[Any]) -> dict[int, Any]:
-    storages = [x.untyped_storage() for x in _tensors(args)]
-    return {storage._cdata: storage for storage in storages}
 
 
 # --- operations that look at values by themselves, in a form of fixed shape -----------------------------------------
@@ -190,7 +154,7 @@ class _HostFunctions(TorchFunctionMode):
             if _holds_tensors(data):
                 return _from_list(_stacked(data), like, options)
         if what := _HIDDEN.get(func):
-            raise CaptureError(f"the step {what} at {_user_line()}, which a captured graph would freeze; use torch's functions")
+            raise CaptureError(f"the step {what} at {user_line()}, which a captured graph would freeze; use torch's functions")
         return func(*args, **(kwargs or {}))
 
     def __enter__(self) -> Any:
@@ -244,22 +208,6 @@ def _from_list(whole: Tensor, like: Tensor | None, options: dict[str, Any]) -> T
 
 def _as_list(x: Tensor) -> Any:
     return x.item() if x.ndim == 0 else [_as_list(part) for part in x.unbind(0)]
-
-
-def _user_line() -> str:
-    """The innermost line that belongs neither to torch nor to this package."""
-    return _innermost(traceback.extract_stack())
-
-
-def line_of(error: BaseException) -> str:
-    """The same of the lines that an error came through."""
-    return _innermost(traceback.extract_tb(error.__traceback__))
-
-
-def _innermost(frames: traceback.StackSummary) -> str:
-    own = [frame for frame in frames if "/torch/" not in frame.filename and not frame.filename.startswith(_PACKAGE)]
-    frame = (own or frames)[-1]
-    return f"{frame.filename}:{frame.lineno} ({(frame.line or '').strip()})"
 
 
 def guard_graph(graph: fx.GraphModule, num_guards: int) -> fx.GraphModule:

@@ -21,7 +21,8 @@ from ..errors import CaptureError, PurestepError
 from .backends import Compiler, compile_graph, preparing
 from .donation import successor
 from .graph import CaptureRecord, Graph, Run
-from .host_reads import HostReads, guard_graph, line_of
+from .host_reads import HostReads, guard_graph
+from .lines import line_of
 from .replay import Replays, obstacle, replays_of
 from .sizes import Symbols, recorded, refuse_sizes, relied_on
 from .storage import Flat, flatten_storage
