@@ -9,7 +9,7 @@ import pytest
 
 import purestep
 from purestep.cli import main
-from purestep.cli.program import Program
+from purestep.cli.program import SETTINGS, Program
 
 ROOT = Path(purestep.__file__).parent
 PAGES = [*(ROOT.parent / "docs").glob("*.md"), *(ROOT.parent / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md"))]
@@ -80,7 +80,7 @@ def test_what_is_told_exists_with_its_options(line):
 def test_a_line_that_is_ready_to_be_copied_is_a_whole_command(words):
     command, rest = command_named(words)
     try:
-        command.make_context(words[0], rest)
+        command.make_context(words[0], rest, **SETTINGS)  # a command keeps the names of its help from its first context
     except click.UsageError as error:
         pytest.fail(error.format_message())
 
