@@ -22,6 +22,7 @@ from .backends import Compiler, compile_graph, preparing
 from .donation import successor
 from .graph import CaptureRecord, Graph, Run
 from .host_reads import HostReads, guard_graph
+from .later import recomputed_later
 from .lines import line_of
 from .replay import Replays, obstacle, replays_of
 from .sizes import Symbols, recorded, refuse_sizes, relied_on
@@ -64,7 +65,7 @@ def capture_by_trace(
         for i, tensor in zip(positions, tensors, strict=True):
             filled[i] = tensor
         args, kwargs = tree.unflatten(spec, filled)
-        with reads, reads.functions:
+        with reads, reads.functions, recomputed_later(lambda: reads.latest, tensors):
             returned = step(*args, **kwargs)
         refuse_sizes(returned)
         results = [x for x in tree.leaves(returned) if isinstance(x, Tensor)]
