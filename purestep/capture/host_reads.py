@@ -39,7 +39,7 @@ class HostReads(TorchDispatchMode):
         self.reads: list[HostRead] = []
         self.functions = _HostFunctions()
         self.latest: Tensor | None = None
-        """The last value that is not empty."""
+        """The last value that is not empty, for which a recomputed region waits."""
         self._outside = Outside()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
